@@ -410,7 +410,7 @@ class RequestDone(Event, frozen=True, tag="request"):
     round: Whole = 0
     """Which of the requests with the same prompt it is."""
     digests: tuple[str, ...] = ()
-    """SHA-256 of the answer's first 40 and 200 characters and of all of it, to compare answers without keeping any."""
+    """The SHA-256 of the answer, the last one where earlier releases recorded those of its beginnings, too."""
     status: Whole | None = None
     """The HTTP status of a refusal; None without one."""
     sampling: str = ""

@@ -22,6 +22,7 @@ from dflash_tui.engines import environments, installation
 from dflash_tui.engines import model_hub as hub_client
 from dflash_tui.experiments import controller, store
 from dflash_tui.machine import gpus
+from dflash_tui.monitoring import foreign_server
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -129,6 +130,12 @@ def _group(item: pytest.Item) -> str:
 def driver(monkeypatch) -> None:
     """Let NVML be asked in any case: tests put GPUs behind it on machines without a driver's library."""
     monkeypatch.setattr(gpus, "has_driver", lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def listeners(monkeypatch) -> None:
+    """Find no server of another test, nor of this machine's user."""
+    monkeypatch.setattr(foreign_server, "list_listeners", list)
 
 
 @pytest.fixture(autouse=True)

@@ -20,14 +20,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.benchmark import client, stats, suites
+from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Sampling, Suite
 from dflash_tui.benchmark.result_files import ImportedMeasurement, load_imported_result
-from dflash_tui.benchmark.stats import BootLogs, PromptCell
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.events import FILLER
+from dflash_tui.experiments.analysis import stats
+from dflash_tui.experiments.analysis.stats import BootLogs, PromptCell
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 

@@ -1,22 +1,28 @@
-"""A conversation with a server: what is said, the answer as it streams, thinking and tool calls apart, all bounded."""
+"""A conversation with a server, its answers as they stream, and the checks of what a served pair has to do."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from dflash_tui.benchmark import client
+from dflash_tui.benchmark import client, suites
+from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.sse import CallPiece, CompletionStream, Delta
+from dflash_tui.benchmark.summary import LevelSummary
+from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.events import RequestDone
+from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import Run
+from dflash_tui.runs.verification import CheckResult, FunctionalCheck
 
 KIND = "Chat"
-# What is sent again with every turn: so many turns and characters, the newest.
-MOST_TURNS, MOST_CHARACTERS = 200, 1 << 18
+# What is sent again with every turn: so many characters, the newest.
+MOST_CHARACTERS = 1 << 18
 # An answer takes a quarter of the context at most: one without an end would leave no room for the next line.
 _ANSWER_SHARE = 4
 # Characters of an answer that are kept and shown; what comes after is counted only.
@@ -102,13 +108,13 @@ class Conversation:
         self.messages: list[dict[str, str]] = []
 
     def clear(self) -> None:
-        """Forget all turns; what the server is told beforehand stays."""
+        """Forget all turns but not the system prompt."""
         self.messages = []
 
     async def ask(self, text: str, show: PieceSink | None = None) -> Turn:
         """Send `text` and return the answer, of which `show` gets the pieces as they come.
 
-        Of one that fails or is cancelled the answer stays as far as it came; without any the turn is forgotten.
+        Of one that fails the answer stays as far as it came; without any the turn is forgotten.
         """
         run, stream = self.run, AnswerStream(show)
         self.messages.append({"role": "user", "content": _make_sendable(text)})
@@ -136,13 +142,184 @@ class Conversation:
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
     def _forget_oldest(self) -> None:
-        while len(self.messages) > 1 and (
-            len(self.messages) > 2 * MOST_TURNS
-            or sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS
-        ):
+        while len(self.messages) > 1 and sum(len(message["content"]) for message in self.messages) > MOST_CHARACTERS:
             del self.messages[: 2 if len(self.messages) > 2 else 1]
 
 
 def _make_sendable(text: str) -> str:
     """Return `text` with ? for bytes that were no characters where it was typed or piped, which JSON cannot hold."""
     return text.encode(errors="replace").decode()
+
+
+_COUNT = "Count from one to thirty in words, with commas."
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+_NEEDLE = "heliotrope-4711"
+_LINE = "Note {}: shelf {} holds {} jars of blue paint.\n"
+# Of the context that the long prompt takes, in tokens at most, and characters that a token has at least in most texts.
+_SHARE, _LONGEST, _UNKNOWN, _PER_TOKEN = 0.7, 24_000, 4_000, 3
+_TRIES = 6
+# A published acceptance length is of other prompts than ours; less than this share of the least is too little.
+_ENOUGH = 0.85
+
+
+def _passed(name: str, detail: str) -> FunctionalCheck:
+    return FunctionalCheck(name, CheckResult.PASSED, detail)
+
+
+def _failed(name: str, detail: str) -> FunctionalCheck:
+    return FunctionalCheck(name, CheckResult.FAILED, detail)
+
+
+def skip_check(name: str, why: str) -> FunctionalCheck:
+    """Return a check that is not made."""
+    return FunctionalCheck(name, CheckResult.SKIPPED, why)
+
+
+async def check_server(run: Run) -> AsyncIterator[FunctionalCheck]:
+    """Yield each check of a server that answers, as it ends; without an answer there is no other check."""
+    turn = await _ask(run, _COUNT, max_tokens=96)
+    if turn.request.error:
+        yield _failed("answers", turn.request.error)
+        return
+    yield _passed("answers", f"{pluralize(turn.request.tokens, 'token')} in {turn.request.total:.1f} s")
+    if turn.request.chunk_p50 is None:  # a busy client reads a short answer in one piece, a busy server sends it so
+        turn = await _ask(run, _COUNT, max_tokens=96)
+    yield _judge_stream(turn.request)
+    checks: tuple[Callable[[Run], Awaitable[FunctionalCheck]], ...]
+    checks = (_check_tool, _check_reasoning, _check_long_context, _check_acceptance)
+    for check in checks:
+        yield await check(run)
+
+
+async def _ask(run: Run, text: str, **more: Any) -> Turn:
+    """Ask something greedily, outside of any conversation."""
+    stream = AnswerStream()
+    body: Mapping[str, Any] = {
+        "model": run.plan.served_name,
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0.0,
+        **more,
+    }
+    return stream.build_turn(await client.send_conversation(run.url, body, stream, key=run.api_key))
+
+
+def _judge_stream(done: RequestDone) -> FunctionalCheck:
+    if done.error:
+        return _failed("streams", done.error)
+    if done.chunk_p50 is None:
+        return _failed("streams", "the whole answer came in one chunk")
+    return _passed("streams", f"a chunk every {1000 * done.chunk_p50:.0f} ms, median")
+
+
+async def _check_tool(run: Run) -> FunctionalCheck:
+    name = "tool call"
+    if why := _why_not(run.plan, "tool-call-parser", "tool parser"):
+        return skip_check(name, why)
+    ask = "What is the weather in Paris? Call the function."
+    turn = await _ask(run, ask, tools=[_TOOL], tool_choice="auto", max_tokens=1024)
+    if turn.request.error:
+        return _failed(name, turn.request.error)
+    if len(turn.tool_calls) != 1:
+        return _failed(name, f"{pluralize(len(turn.tool_calls), 'call')} instead of one: {turn.text[:80]}")
+    call = turn.tool_calls[0]
+    try:
+        words = msgspec.json.decode(call.arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        words = None
+    good = call.name == "get_weather" and isinstance(words, dict) and isinstance(words.get("city"), str)
+    called = f"{call.name}({call.arguments[:80]})"
+    return _passed(name, called) if good else _failed(name, f"expected get_weather with a city, not {called}")
+
+
+async def _check_reasoning(run: Run) -> FunctionalCheck:
+    name = "reasoning"
+    if why := _why_not(run.plan, "reasoning-parser", "reasoning parser"):
+        return skip_check(name, why)
+    thinking = {"enable_thinking": True}
+    turn = await _ask(run, "What is 17 times 23?", max_tokens=2048, chat_template_kwargs=thinking)
+    if turn.request.error:
+        return _failed(name, turn.request.error)
+    if "<think>" in turn.text or "</think>" in turn.text:
+        return _failed(name, "the answer holds the marks of thinking")
+    if not turn.thinking:
+        return _failed(name, "nothing of the answer is marked as thinking")
+    if not turn.text:
+        return _failed(name, f"thinking alone, no answer; ended by {turn.request.finish}")
+    return _passed(name, f"{len(turn.thinking)} characters of thinking beside {len(turn.text)} of the answer")
+
+
+def _why_not(plan: Plan, flag: str, what: str) -> str:
+    """Return why a check that needs a parser is not made; empty where it is."""
+    if plan.find_flag(flag) is None:
+        return f"the launch has no {what}"
+    return f"{plan.synthetic}: such a model follows no instruction" if plan.synthetic else ""
+
+
+async def _check_long_context(run: Run) -> FunctionalCheck:
+    """Hide a word in a long prompt; where the server says that it is too long, in a shorter one."""
+    name, context = "long context", run.plan.context
+    tokens = min(_SHARE * context, _LONGEST) if context else _UNKNOWN
+    characters = round(tokens * _PER_TOKEN)
+    for _ in range(_TRIES):
+        turn = await _ask(run, _hide_needle(characters), max_tokens=max(8, round(tokens / 16)))
+        if turn.request.status != 400:
+            break
+        characters //= 2
+    if turn.request.error:
+        return _failed(name, turn.request.error)
+    place = f"a prompt of {pluralize(turn.request.prompt_tokens, 'token')}"
+    if run.plan.synthetic:
+        return _passed(name, f"{place} is answered; what was found is not judged: {run.plan.synthetic}")
+    if _NEEDLE in f"{turn.thinking}{turn.text}".lower():
+        return _passed(name, f"found in {place}")
+    return _failed(name, f"not found in {place}: {turn.text[:80] or 'no answer'}")
+
+
+def _hide_needle(characters: int) -> str:
+    lines = [_LINE.format(n, n % 7, n * 13 % 97) for n in range(1, max(2, characters // len(_LINE)))]
+    lines.insert(2 * len(lines) // 5, f"The code word is {_NEEDLE}.\n")
+    return f"{''.join(lines)}\nWhat is the code word in the notes? Answer with the code word alone."
+
+
+async def _check_acceptance(run: Run) -> FunctionalCheck:
+    """Send the five prompt kinds and hold the acceptance length against the nearest that was published."""
+    name, plan = "acceptance", run.plan
+    if not plan.num_speculative_tokens:
+        return skip_check(name, "nothing is drafted")
+    suite, done = suites.load_suite("quick"), list[RequestDone]()
+    before = await client.read_counters(run.url)
+    longest = max(prompt.max_tokens for prompt in suite.prompts)
+    scale = min(plan.bench_scale, plan.context / 2 / longest) if plan.context else plan.bench_scale
+    sampling = Sampling(scale, temperature=None, fixed=False, seeded=False)
+    async with aclosing(client.send_suite(run.url, plan.served_name, suite, sampling, key=run.api_key)) as requests:
+        async for request in requests:
+            done.append(request)
+    measured = LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite)
+    if measured.failed:
+        return _failed(name, next(request.error for request in done if request.error))
+    return _judge_acceptance(plan, measured.acceptance_length)
+
+
+def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
+    """Return whether an acceptance length is at least what was published of the same set-up."""
+    name, measured = "acceptance", f"AL {format_number(length, 2)}"
+    band = next((band for band in plan.expected if band.acceptance_length), None)
+    if length is None:
+        return _failed(name, "the server counts no verification steps")
+    if band is None or band.acceptance_length is None or plan.synthetic:
+        drafted = length > 1
+        detail = f"{measured}, none published{f' ({plan.synthetic})' if plan.synthetic else ''}"
+        return _passed(name, detail) if drafted else _failed(name, f"{detail}: no draft is accepted")
+    low, high = band.acceptance_length[0], band.acceptance_length[-1]
+    published = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    detail = f"{measured}, published {published}{f' for {band.set_up}' if band.set_up else ''}"
+    if length >= _ENOUGH * low:
+        return _passed(name, detail)
+    return skip_check(name, f"{detail}: another set-up") if band.set_up else _failed(name, f"{detail}: too little")

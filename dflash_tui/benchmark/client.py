@@ -52,10 +52,7 @@ AnswerSink = Callable[[RequestDone, Answer, tuple[ArrivalMark, ...]], None]
 
 
 def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
-    """Return each request that `answer` sends: the prompt, and the number that tells its repetitions apart.
-
-    Each round sends every prompt as often as it is to be repeated, shuffled anew unless the suite's order counts.
-    """
+    """Return what `send_suite` sends: each prompt, and the number that tells its repetitions apart."""
     return list(islice(_iterate_requests(suite, seed), rounds * suite.requests))
 
 
@@ -82,8 +79,8 @@ async def send_suite(
 ) -> AsyncGenerator[RequestDone, None]:
     """Send the prompts of a suite and yield each request as it ends; a failure is in the request's `error`.
 
-    `streams` requests are under way at a time. `keep` takes each complete answer before its request is yielded. With a
-    `record` its load counts, not `streams`, and the fillers that keep it up are yielded, too, as of the kind `FILLER`.
+    `keep` takes each complete answer. With a `record` its load counts, not `streams`, and the fillers that keep it up
+    are yielded, too, as of the kind `FILLER`.
     """
     record = record or LoadRecord(Load(streams, refill=False))
     requests = _iterate_requests(suite, sampling.seed)
@@ -120,10 +117,7 @@ async def send_prompt(
 
 
 async def send_first_request(url: str, model: str, *, key: str = "") -> RequestDone:
-    """Send the short request that shows whether a server that says it is ready can generate.
-
-    How it chooses tokens is left to the server, as most clients do.
-    """
+    """Send the short request, sampled as the server likes, that shows whether it can generate."""
     async with _client(url, key) as client:
         return await _send(client, _build_body(model, _WARM_UP.text, _WARM_UP.max_tokens), CompletionStream(WARM_UP))
 
@@ -179,10 +173,7 @@ def _build_message(role: str, text: str) -> dict[str, str]:
 
 
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
-    """Return the text of a prompt as it is sent in the round `number`: no two begin alike, in every boot the same.
-
-    One that is not salted is sent as it is, and so is one that goes on with a conversation.
-    """
+    """Return the text of a prompt in the round `number`: no two that are salted begin alike, in every boot the same."""
     if not prompt.salted or prompt.follows:
         return prompt.text
     tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
@@ -192,8 +183,8 @@ def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
 def _build_measured_body(model: str, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
     """Return a request that no prefix cache can answer, unless the prompt is to be repeated as it is.
 
-    Its text begins unlike any other of this seed. What a chat template puts before that is the same for all, so
-    each has a salt of its own, which is part of the keys of vLLM's prefix cache and of nothing that is sampled.
+    What a chat template puts before its text is the same for all, so each has a salt of its own, which is part of the
+    keys of vLLM's prefix cache and of nothing that is sampled.
     """
     text = make_prompt_unique(prompt, number, sampling.seed)
     body = _build_body(model, text, answer_length(prompt, sampling.scale))
@@ -248,10 +239,7 @@ def compute_deadline(max_tokens: int) -> float:
 async def _send(
     client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, patience: float | None = None
 ) -> RequestDone:
-    """Send a streaming chat completion and return its measures; a failure is in `error`.
-
-    It is given up after `patience` seconds, by default after those that its number of tokens allows.
-    """
+    """Send a streaming chat completion and return its measures, within `patience` seconds; a failure is in `error`."""
     longest = body.get("max_tokens", _MOST_TOKENS)
     patience = compute_deadline(longest) if patience is None else patience
     try:
@@ -277,11 +265,7 @@ def _compute_most_pieces(longest: int) -> int:
 
 
 async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, longest: int) -> None:
-    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none.
-
-    Raises:
-        BadResponse: it comes in many more pieces than the `longest` answer has tokens; each is remembered.
-    """
+    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none."""
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
             async with contextlib.aclosing(_read_lines(response)) as lines:
@@ -323,11 +307,6 @@ async def _read_beginning(response: httpx.Response) -> bytes:
 
 
 async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
-    """Yield the lines of an answer as they come.
-
-    Raises:
-        BadResponse: one of them, or all together, are longer than any answer.
-    """
     buffer, size = LineBuffer(_LONGEST_LINE), 0
     async for data in response.aiter_raw():
         size += len(data)
@@ -342,17 +321,7 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
 
 
 async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scrape:
-    """Return the values of a server's /metrics.
-
-    They are read in the event loop while they come, not in a thread, which the end of the program would wait for. What
-    that costs counts as the work of the request; the answer of a real server takes 0.0005 s.
-
-    Raises:
-        bounded_http.BadResponse: the answer is not that of a vLLM server, or too large.
-        httpx.HTTPError: there is no answer.
-        ssl.SSLError: the encrypted connection broke.
-        TimeoutError: it was not complete in time.
-    """
+    """Return the values of a server's /metrics; raise `BadResponse` where the answer is not that of a vLLM server."""
     reader = MetricsReader()
     await bounded_http.feed_bounded(client, url, reader.feed, "/metrics")
     if (scrape := reader.result()) is None:
@@ -392,10 +361,7 @@ register_type(_Completion)
 
 
 class TokenScorer:
-    """Asks one server about the tokens of answers, greedily and for log-probabilities before any sampling.
-
-    Each method raises `bounded_http.BadResponse` or one of `bounded_http.list_failures()`.
-    """
+    """Asks one server about the tokens of answers, greedily and for log-probabilities before any sampling."""
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
@@ -445,10 +411,7 @@ def measure_gaps(tokens: Sequence[int], scores: Sequence[Scores]) -> list[float]
 
 
 def measure_shifts(tokens: Sequence[int], decoded: Sequence[Scores], read: Sequence[Scores]) -> list[float]:
-    """Return by how much the lead of each token over its runner-up differs between two computations of the scores.
-
-    A position whose runner-up is among the likeliest of one computation only is left out.
-    """
+    """Return by how much the lead of each token over its runner-up differs between two computations of the scores."""
     shifts = []
     for token, decoded_scores, read_scores in zip(tokens, decoded, read, strict=True):
         runner_up = max(

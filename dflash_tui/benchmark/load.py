@@ -48,10 +48,7 @@ class Load(NamedTuple):
         return self.ramp * self.most_at(seconds) / self.streams if self.streams and seconds < self.ramp else math.inf
 
     def list_starts(self, seed: int) -> Iterator[float]:
-        """Yield for each request in turn the second from which on it may begin, without an end; 0 without a rate.
-
-        The gaps of a Poisson process are exponential. While its rate rises, arrivals of the full rate are thinned.
-        """
+        """Yield for each request when it may begin: the times of a Poisson process, thinned while its rate rises."""
         while not self.rate:
             yield 0.0
         draw, at = random.Random(seed), 0.0  # noqa: S311 - nothing secret
@@ -174,10 +171,7 @@ class Send(Protocol):
 async def keep_under_way(
     record: LoadRecord, counted: list[tuple[Prompt, int]], fillers: Iterator[tuple[Prompt, int]], send: Send, seed: int
 ) -> AsyncGenerator[RequestDone, None]:
-    """Send requests as a load has them until all that count are over, and yield each as it ends; break off the rest.
-
-    `fillers` has no end; `seed` is that of the times at which requests arrive.
-    """
+    """Send requests as a load has them until all that count are over, and yield each as it ends; break off the rest."""
     load, under_way, left = record.load, set[asyncio.Task[RequestDone]](), deque(counted)
     counting, began, starts, refill = len(counted), time.perf_counter(), load.list_starts(seed), load.refill
     due, over = next(starts), list[RequestDone]()

@@ -14,10 +14,9 @@ from dflash_tui.planning.recipes.resolution import ExpectedFigures
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt: its kind, the text, how many tokens the answer may have, and how often a round sends it.
+    """A prompt, how many tokens its answer may have, and how often a round sends it.
 
-    One that is not `salted` is sent as it is, again and
-    again, so that a prefix cache may answer. `follows` is the kind of the prompt whose conversation it goes on with.
+    A prefix cache may answer one that is not `salted`. `follows` is the kind of the prompt before it in a conversation.
     """
 
     kind: str
@@ -31,8 +30,8 @@ class Prompt(msgspec.Struct, frozen=True):
 class Suite(msgspec.Struct, frozen=True):
     """Prompts that are sent together, each kind once; `digest` is the SHA-256 of the prompts and their order.
 
-    `in_order` says that the order is part of it and is never shuffled, `levels` that the prompts are levels of one
-    thing, such as the length of context, and no sample of what may be asked.
+    Those of a suite `in_order` are never shuffled. `levels`: the prompts are levels of one thing, such as the length of
+    context, and no sample of what may be asked.
     """
 
     name: str
@@ -94,17 +93,14 @@ class Sampling(NamedTuple):
     seed: int = 0
     """A suite is shuffled by it, and texts are made unique; sent with each request, too, where `seeded`."""
     temperature: float | None = 0.0
-    """None leaves it to the server (the model's generation_config)."""
+    """None, as of `top_p` and `top_k`, leaves it to the server (the model's generation_config)."""
     fixed: bool = True
-    """Whether answers go on past the model's own end, so that all have the length that was asked for."""
+    """Whether answers go on past the model's own end (`ignore_eos`)."""
     tokens: bool = False
     """Whether the server is to name the tokens of its answers, and choose them by the model alone, without penalty."""
     seeded: bool = True
-    """Whether requests have a seed."""
     top_p: float | None = None
-    """The share of the probability that tokens are drawn from; None leaves it to the server."""
     top_k: int | None = None
-    """Of how many tokens, the likeliest, they are drawn; None leaves it to the server."""
     source: str = ""
     """Who published requests with this sampling, where it is theirs."""
 
@@ -114,10 +110,7 @@ class Sampling(NamedTuple):
         return cls(plan.bench_scale, temperature=None, fixed=False).as_published(plan.expected)
 
     def as_published(self, expected: Iterable[ExpectedFigures]) -> Sampling:
-        """Return the same, sampled as the published requests to such a launch were, where nothing else was asked for.
-
-        `expected` is what others measured, nearest to the launch first.
-        """
+        """Return the same, sampled as published requests to such a launch were, where nothing else was asked for."""
         if any(value is not None for value in (self.temperature, self.top_p, self.top_k)):
             return self
         for figures in expected:
@@ -143,7 +136,6 @@ class Sampling(NamedTuple):
         """Return the same without a seed where one would make the server use another sampler than its users meet.
 
         A request with a seed has a generator of its own, for which vLLM leaves FlashInfer's sampler of top-k and top-p.
-        At temperature 0 nothing is drawn.
         """
         return self._replace(seeded=self.temperature == 0 or _FAST not in samplers)
 

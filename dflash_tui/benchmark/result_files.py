@@ -33,11 +33,7 @@ class LoadLevel(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What was measured of a server: by which name it serves the model, when it began, and each request.
-
-    `output_tok_s` is the output of the only level where requests that do not count are in it, too. `metadata` is what
-    is said beside the figures, as `vllm bench serve --metadata` does.
-    """
+    """What was measured of a server; `output_tok_s` is that of the only level, with requests that do not count."""
 
     identity: str
     model: str
@@ -125,12 +121,7 @@ _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
 class ImportedMeasurement(msgspec.Struct, frozen=True):
-    """One measurement: `what` names it, `n` is of how many requests.
-
-    `streams` requests were under way at a time (None: not said), or they arrived at `rate` per second. `tok_s` are
-    output tokens per second of all of them together, as its `source` defines them; `ttft` is the median in seconds,
-    `acceptance` a share of 1, `acceptance_length` counts the bonus token. None is what the file does not give.
-    """
+    """One measurement of `n` requests: `tok_s` of all together, `ttft` the median; None is not in the file."""
 
     what: str
     n: Whole
@@ -145,10 +136,7 @@ class ImportedMeasurement(msgspec.Struct, frozen=True):
 
 
 class ImportedResult(msgspec.Struct, frozen=True):
-    """The result file of a benchmark: its tool, the model and its measurements.
-
-    `synthetic` is why they say nothing about a real model, or empty.
-    """
+    """The result file of a benchmark; `synthetic` is why it says nothing about a real model, or empty."""
 
     source: str
     model: str
@@ -179,11 +167,7 @@ register_type(_Serve)
 
 
 def load_imported_result(path: Path) -> ImportedResult:
-    """Return what a file of `vllm bench serve` says; one of `--append-result` holds several results.
-
-    Raises:
-        UsageError: it cannot be read, is no JSON, or is no result of that tool.
-    """
+    """Return what a file of `vllm bench serve` says; raise UsageError where it holds no result, or several."""
     try:
         content = _decode(private_files.read_file(path, SIZE_LIMIT))
     except OSError as error:

@@ -26,8 +26,6 @@ _QUOTE_LIMIT = 300
 _DONE = "[DONE]"
 # Fields of an event that carry nothing to quote.
 _FIELDS = ("", "data", "event", "id", "retry")
-# The beginnings of an answer that are compared.
-_BEGINNINGS = (40, 200)
 # Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
 # kept from its processor, and their times say nothing of the server.
 _LEAST_GAP = 5e-4
@@ -117,9 +115,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 class Arrivals:
     """When the tokens of an answer arrived, and how many there were by then.
 
-    A token may have no text: a special one, or the first bytes of a character. So a server is asked to count in every
-    chunk (`continuous_usage_stats`), and tokens arrived when its count grew. Where it does not count, some arrived with
-    each chunk that has a text or an empty one.
+    A token may have no text, so a server is asked to count in every chunk (`continuous_usage_stats`). Where it does not
+    count, some arrived with each chunk that has a text or an empty one.
     """
 
     def __init__(self) -> None:
@@ -161,10 +158,7 @@ class Arrivals:
         return marks if step == 1 else (*marks[:-1:step], marks[-1])
 
     def measure_speed(self, tokens: int) -> float | None:
-        """Return the tokens per second after the first arrival; None where that was all, or all were read at once.
-
-        `tokens` is how many the answer has, for a server that does not count in every chunk.
-        """
+        """Return the tokens per second after the first arrival; None where that was all, or all were read at once."""
         if not self.times:
             return None
         first, last = (self.counts[0], self.counts[-1]) if self.counts else (1, tokens)
@@ -184,7 +178,7 @@ class CompletionStream:
         self._prompt_tokens = 0
         self._speculation: _Speculation | None = None
         self._finish = ""
-        self._beginning, self._whole = "", hashlib.sha256()
+        self._whole = hashlib.sha256()
         self._ended = 0.0
         self._text, self._length = "", 0
         self._token_ids: list[int] = []
@@ -256,7 +250,6 @@ class CompletionStream:
         if choice.token_ids:
             self._token_ids += choice.token_ids[: MOST_TOKENS + 1 - len(self._token_ids)]
         self._whole.update(text.encode(errors="replace"))
-        self._beginning += text[: max(_BEGINNINGS) - len(self._beginning)]
 
     def read_delta(self, delta: Delta) -> None:
         """Take one piece of the answer; what only measures does not read it."""
@@ -294,7 +287,7 @@ class CompletionStream:
             streams=self.streams,
             rate=self._rate,
             round=self._number,
-            digests=self._digests() if self._beginning else (),
+            digests=(self._whole.hexdigest(),) if self._length else (),
             status=self.status,
         )
 
@@ -312,10 +305,6 @@ class CompletionStream:
     def list_marks(self) -> tuple[ArrivalMark, ...]:
         """Return when how many tokens of the answer had arrived, since it was asked for."""
         return self.arrivals.list_marks(self._began)
-
-    def _digests(self) -> tuple[str, ...]:
-        beginnings = (self._beginning[:length].encode(errors="replace") for length in _BEGINNINGS)
-        return (*(hashlib.sha256(beginning).hexdigest() for beginning in beginnings), self._whole.hexdigest())
 
 
 def _carries_token(choice: _Choice) -> bool:

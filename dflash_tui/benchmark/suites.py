@@ -126,15 +126,11 @@ register_type(_Question)
 
 
 def load_suite(words: str) -> Suite:
-    """Return the suite of that name.
+    """Return the suite of that name; raise DflashError where it is not there or not valid, with what to do.
 
     * a path (it ends in .yaml, .jsonl, .jsonl.gz or .json, or has a slash)
     * a shipped suite, one of the user's own, or a data set: NAME, or NAME:N for N of its prompts
     * `contexts:1k-128k`, `random:IN,OUT[,N]`, and `repeat[:SUITE]`, whose texts are sent without a salt
-
-    Raises:
-        UsageError: there is no such suite, or a data set is not on this machine; the message says what to do.
-        RecipeError: the file is not valid: `file:line: key: what was expected`.
     """
     if is_path(words) and not words.startswith(f"{REPEAT}:"):
         return _load_file(Path(words), None)
@@ -321,11 +317,7 @@ def _repeat_suite(suite: Suite, words: str) -> Suite:
 
 
 def read_questions(path: Path) -> Iterator[Prompt]:
-    """Yield the prompts of a file of questions, each of a kind of its own.
-
-    Raises:
-        RecipeError: with `file:line: what was expected`.
-    """
+    """Yield the prompts of a file of questions, each of a kind of its own; raise RecipeError at a wrong line."""
     kinds: set[str] = set()
     for number, data in _read_objects(path):
         try:
@@ -352,11 +344,7 @@ def format_questions(prompts: Iterable[Prompt]) -> bytes:
 
 
 def _build_prompt(entry: _Question, number: int) -> Prompt | None:
-    """Return the prompt of an entry; None of a conversation that does not begin with a question.
-
-    Raises:
-        ValueError: it has none of the keys of a question.
-    """
+    """Return the prompt of an entry; None of a conversation that does not begin with a question."""
     if entry.conversations is not None:
         first = next((turn.value for turn in entry.conversations if turn.speaker in {"human", "user"}), "")
         fits = _SHORTEST_QUESTION <= len(first) <= _LONGEST_QUESTION and first.strip()

@@ -46,10 +46,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class RequestFigures(msgspec.Struct, frozen=True):
-    """What good requests say together: spreads over requests, seconds and per second; None is unknown.
-
-    `tok_s` is decoding alone, `acceptance_length` and `steps_s` need the steps of each request (see `RequestDone`).
-    """
+    """What good requests say together: spreads over requests, seconds and per second; None is unknown."""
 
     n: int
     failed: int
@@ -79,10 +76,8 @@ class RequestFigures(msgspec.Struct, frozen=True):
 class LevelSummary(Event, frozen=True, tag="measured"):
     """What one level of a bench sums up to, with `streams` requests under way at a time; null is unknown.
 
-    `window` is the time in which requests counted: where several were under way, `seconds` and `tok_s` are of it, with
-    the tokens of whichever request. `latency` is by kind of prompt, and of all under an empty name.
-    `fixed` is whether answers went on past the model's own end, `sampler` what drew their tokens, `sampling` how.
-    `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time. The steps
+    `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time; where
+    several were, both are of the `window`. `latency` is by kind of prompt, and of all under an empty name. The steps
     and what follows from them are the server's counters' over the level.
     """
 
@@ -245,11 +240,7 @@ class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse_slo(text: str) -> Slo:
-    """Return the objective of a text such as `ttft=0.5,tpot=0.05,e2e=10`, in seconds.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """Return the objective of a text such as `ttft=0.5,tpot=0.05,e2e=10`, in seconds; raise UsageError for another."""
     limits: dict[str, float] = {}
     for word in text.split(","):
         name, _, seconds = word.partition("=")

@@ -22,6 +22,13 @@ USUAL_COMMANDS = {
     "down": "stop",
     "version": "--version",
 }
+# Names of earlier releases; they go with the next one.
+OLD_COMMANDS = {
+    "verify-output": "verify --lossless",
+    "orphans": "stop --orphans",
+    "history": "runs history",
+    "client": "ps --verbose",
+}
 HOST_OPTION = "--host"
 INSTALL_OPTION = "--install-peers"
 _USUAL_ACTIONS = {"ls": "list", "rm": "remove"}
@@ -126,14 +133,14 @@ def split_far_words(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def name_command(words: list[str]) -> list[str]:
-    """Return `run NAME` and `--recipe NAME` as `up NAME`, and `help ps` as `ps --help`."""
+    """Return `run NAME` and `--recipe NAME` as `up NAME`, `help ps` as `ps --help`, and old names as the new ones."""
     if not words:
         return words
     first, *others = words
     if first == "help":
-        return [*others, "--help"]
+        return name_command([*others, "--help"])
     if first == "--recipe" and others:
         return ["up", *others]
     if first.startswith("--recipe="):
         return ["up", first.partition("=")[2], *others]
-    return [USUAL_COMMANDS.get(first, first), *others]
+    return [*OLD_COMMANDS.get(first, USUAL_COMMANDS.get(first, first)).split(), *others]

@@ -17,22 +17,20 @@ _NUCLEUS = "draw from the likeliest tokens that have this share of the probabili
 
 
 def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
-    """Add an option whose default is its DFLASH_TUI_ variable."""
-    variable = "DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")
-    settings["help"] = f"{settings['help']} [env: {variable}]"
-    if (value := os.environ.get(variable)) and settings.get("default") is not argparse.SUPPRESS:
-        settings["default"] = read_switch(variable) if settings.get("action") == "store_true" else value
+    """Add an option with a value, whose default is its DFLASH_TUI_ variable."""
+    if value := os.environ.get("DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")):
+        settings["default"] = value
     parser.add_argument(*names, **settings)
 
 
-def add_switch(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
+def add_switch(parser: argparse._ActionsContainer, *names: str, **settings: Any) -> None:
     """Add an option without a value."""
-    add_option(parser, *names, action="store_true", **settings)
+    parser.add_argument(*names, action="store_true", **settings)
 
 
-def read_switch(variable: str) -> bool:
-    """Return whether a variable turns something on."""
-    return os.environ.get(variable, "").lower() in _ON
+def is_json_default() -> bool:
+    """Whether DFLASH_TUI_JSON asks for JSON."""
+    return os.environ.get("DFLASH_TUI_JSON", "").lower() in _ON
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +79,7 @@ def add_install_peers_option(parser: argparse.ArgumentParser, which: str = "a --
 def add_force_option(parser: argparse.ArgumentParser) -> None:
     """Add `--force`."""
     force = "launch although a check fails; the reason is recorded"
-    add_option(parser, "--force", type=parse_recorded_text, metavar="REASON", help=force)
+    parser.add_argument("--force", type=parse_recorded_text, metavar="REASON", help=force)
 
 
 def add_watch_options(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +91,7 @@ def add_watch_options(parser: argparse.ArgumentParser) -> None:
 
 def add_json_option(parser: argparse.ArgumentParser, **settings: Any) -> None:
     """Add `--json`."""
+    settings = {"default": is_json_default()} | settings
     add_switch(parser, "--json", help="one JSON object per line on stdout", **settings)
 
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dflash_tui import __version__
-from dflash_tui.cli.command_parser import HOST_OPTION, INSTALL_OPTION, CommandParser, name_command, split_far_words
+from dflash_tui.cli.command_parser import (
+    HOST_OPTION,
+    INSTALL_OPTION,
+    OLD_COMMANDS,
+    CommandParser,
+    name_command,
+    split_far_words,
+)
 from dflash_tui.cli.options import (
     add_begin_options,
     add_detach_option,
@@ -30,13 +38,13 @@ from dflash_tui.cli.options import (
     add_top_p_option,
     add_trust_option,
     add_watch_options,
+    is_json_default,
     number,
     parse_budget,
     parse_concurrency,
     parse_positive,
     parse_scale,
     parse_time,
-    read_switch,
     whole_number,
 )
 
@@ -49,7 +57,7 @@ Status messages go to stderr, data to stdout. A server outlives the program that
 
 {commands}
 options:
-  --recipe NAME    launch this recipe without a screen, as `up NAME` [env: DFLASH_TUI_RECIPE]
+  --recipe NAME    launch this recipe without a screen, as `up NAME`
   --host HOST      run the panel, or the command that follows, on this host as ssh calls it
   --install-peers  say yes to installing this program on a --host that lacks it
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 unusable engine, 4 would not start, 5 patch does not fit,
@@ -76,6 +84,8 @@ def parse_words(words: Sequence[str]) -> argparse.Namespace:
     What follows `--host HOST` is kept as it was typed, in `far_words`.
     """
     near, far = split_far_words([*words])
+    if words and words[0] in OLD_COMMANDS:
+        sys.stderr.write(f"`{words[0]}` is now `{OLD_COMMANDS[words[0]]}`; the old name goes with the next release\n")
     words = near or name_command([*words])
     parser = build_parser(words[0] if words else "")
     if not near and words[:1] == [INSTALL_OPTION]:
@@ -98,7 +108,7 @@ def build_parser(command: str | None = None) -> ProgramParser:
     add_option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
     parser.add_argument(HOST_OPTION, metavar="HOST", help="run the panel, or the command that follows, on this host")
     add_install_peers_option(parser, "a --host")
-    parser.set_defaults(json=read_switch("DFLASH_TUI_JSON"))  # for the errors of commands that print no JSON
+    parser.set_defaults(json=is_json_default())  # for the errors of commands that print no JSON
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
     for name in [command] if command in COMMANDS else COMMANDS if command != "" else ():
         COMMANDS[name].add_options(commands.add_parser(name, help=COMMANDS[name].about))
@@ -149,8 +159,12 @@ def _add_completion(shells: argparse.ArgumentParser) -> None:
 
 
 def _add_ps(ps: argparse.ArgumentParser) -> None:
+    ps.add_argument("run", metavar="RUN", nargs="?", help="this one alone, also when it has ended")
     add_switch(ps, "-a", "--all", help="also those that have ended")
-    add_switch(ps, "-v", "--verbose", help="URL, model and the key's variable, too")
+    add_switch(ps, "-v", "--verbose", help="URL, model and the key's variable, and how other machines reach them")
+    programs = ("opencode", "continue", "open-webui", "curl", "python")
+    form = f"print how this program reaches RUN (default: the newest), without the key: {', '.join(programs)}"
+    ps.add_argument("--for", dest="program", choices=programs, metavar="PROGRAM", help=form)
     add_json_option(ps)
 
 
@@ -172,14 +186,6 @@ def _add_why(why: argparse.ArgumentParser) -> None:
     add_json_option(why)
 
 
-def _add_client(client: argparse.ArgumentParser) -> None:
-    add_run_argument(client)
-    programs = ("opencode", "continue", "open-webui", "curl", "python")
-    form = f"the configuration or command of this program, one of {', '.join(programs)}"
-    add_option(client, "--for", dest="program", choices=programs, metavar="PROGRAM", help=form)
-    add_json_option(client)
-
-
 def _add_chat(chat: argparse.ArgumentParser) -> None:
     add_run_argument(chat)
     add_option(chat, "--system", metavar="TEXT", help="the system prompt")
@@ -190,19 +196,10 @@ def _add_chat(chat: argparse.ArgumentParser) -> None:
 def _add_stop(stop: argparse.ArgumentParser) -> None:
     add_run_argument(stop)
     stop.add_argument("-a", "--all", action="store_true", help="end every server of this user")
+    orphans = "list the engine processes that outlived their server, and end them after asking; RUN is a pid of one"
+    stop.add_argument("--orphans", action="store_true", help=orphans)
+    stop.add_argument("--yes", action="store_true", help="end the orphans without asking")
     add_json_option(stop)
-
-
-def _add_orphans(orphans: argparse.ArgumentParser) -> None:
-    orphans.add_argument("pid", metavar="PID", nargs="?", type=int, help="end this one, after asking")
-    orphans.add_argument("--yes", action="store_true", help="end it without asking")
-    orphans.add_argument("--peer", metavar="HOST", help="list those of another host, as ssh calls it")
-    add_json_option(orphans)
-
-
-def _add_history(history: argparse.ArgumentParser) -> None:
-    history.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
-    add_json_option(history)
 
 
 def _add_runs(runs: argparse.ArgumentParser) -> None:
@@ -211,6 +208,9 @@ def _add_runs(runs: argparse.ArgumentParser) -> None:
     list_ = actions.add_parser("list", help="as `ps --all`")
     list_.set_defaults(action=None)
     add_json_option(list_, default=argparse.SUPPRESS)
+    history = actions.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
+    history.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
+    add_json_option(history, default=argparse.SUPPRESS)
     prune = actions.add_parser("prune", help="list the runs that ended long ago, with --yes remove them")
     age = "only those that were last written to at least this long ago, such as 12h (default: 30d)"
     add_option(prune, "--older-than", type=parse_time, default=30 * 86_400.0, metavar="TIME", help=age)
@@ -433,8 +433,14 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
     add_begin_options(run)
 
 
-def _add_verify_output(command: argparse.ArgumentParser) -> None:
-    add_recipe_argument(command)
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    which = "a recipe, which is launched and stopped again unless a server of it runs; or a run"
+    command.add_argument("recipe", metavar="RECIPE|RUN", help=which)
+    parts = command.add_mutually_exclusive_group()
+    less = "leave out whether speculation changes the answers, which takes two boots more"
+    add_switch(parts, "--without-output", help=less)
+    only = "check only that: with speculation, then without; exit code 7 where it changes them by more than rounding"
+    add_switch(parts, "--lossless", help=only)
     count = "how many prompts each boot answers, at temperature 0 (default: 20)"
     add_option(command, "--prompts", type=parse_positive, default=20, metavar="N", help=count)
     add_suite_option(command, "quick")
@@ -444,19 +450,7 @@ def _add_verify_output(command: argparse.ArgumentParser) -> None:
     exact = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
     add_switch(command, "--exact", help=exact)
     add_begin_options(command)
-
-
-def _add_verify(command: argparse.ArgumentParser) -> None:
-    which = "a recipe, which is launched and stopped again unless a server of it runs; or a run"
-    command.add_argument("recipe", metavar="RECIPE|RUN", help=which)
-    less = "leave out whether speculation changes the answers, which takes two boots more"
-    add_switch(command, "--without-output", help=less)
-    add_plan_options(command)
-    add_trust_option(command)
-    add_json_option(command)
-    # What a launch and `verify-output` ask for beside that.
-    command.set_defaults(detach=False, wait=True, foreground=False, bench=False, force="", every=100_000)
-    command.set_defaults(stop_running=False, yes=True, prompts=20, suite="quick", scale=0.25, seed=0, exact=False)
+    command.set_defaults(wait=True, foreground=False, bench=False, force="", every=100_000)  # as for `up`
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -497,13 +491,10 @@ class ProgramCommand(NamedTuple):
 COMMANDS = {
     "up": ProgramCommand("run", "launch a recipe and watch it", _add_up, "up"),
     "attach": ProgramCommand("run", "watch a server that runs, in the panel or as lines", _add_attach, "up"),
-    "ps": ProgramCommand("run", "list the servers", _add_ps, "servers"),
+    "ps": ProgramCommand("run", "list the servers, and how other programs reach them", _add_ps, "servers"),
     "logs": ProgramCommand("run", "print a server's log", _add_logs, "logs"),
-    "stop": ProgramCommand("run", "end a server and all its processes", _add_stop, "servers"),
-    "client": ProgramCommand(
-        "run", "print how other programs reach a server; never the key itself", _add_client, "client"
-    ),
-    "chat": ProgramCommand("run", "talk with a server, a line at a time; also in a pipe", _add_chat, "client"),
+    "stop": ProgramCommand("run", "end a server and all its processes, or what outlived one", _add_stop, "servers"),
+    "chat": ProgramCommand("run", "talk with a server, a line at a time; also in a pipe", _add_chat, "chat"),
     "service": ProgramCommand("run", "print a unit of systemd --user that runs a recipe", _add_service, "plan"),
     "bench": ProgramCommand("measure", "send a suite of prompts and measure each request", _add_bench, "bench"),
     "ab": ProgramCommand(
@@ -511,16 +502,10 @@ COMMANDS = {
     ),
     "tune": ProgramCommand("measure", "find the fastest setting of a recipe on this machine", _add_tune, "experiments"),
     "verify": ProgramCommand(
-        "measure", "check that a pair answers, streams, calls tools and drafts", _add_verify, "verify"
-    ),
-    "verify-output": ProgramCommand(
-        "measure", "check that speculation changes no answer", _add_verify_output, "experiments"
+        "measure", "check that a pair works, and that speculation changes no answer", _add_verify, "verify"
     ),
     "report": ProgramCommand(
         "measure", "a run or an A/B as Markdown, JSON or a picture; or two", _add_report, "report"
-    ),
-    "history": ProgramCommand(
-        "measure", "how long starts took here: eager and compile, cold and cached", _add_history, "report"
     ),
     "gpus": ProgramCommand("look", "show the GPUs", add_json_option, "plan"),
     "recipes": ProgramCommand("look", "list, check, show, begin, add or import recipes", _add_recipes, "recipes"),
@@ -538,9 +523,8 @@ COMMANDS = {
     "disk": ProgramCommand(
         "set up", "what takes room on the disk, and how each is removed", add_json_option, "housekeeping"
     ),
-    "runs": ProgramCommand("set up", "list all runs, or remove old ones", _add_runs, "servers"),
-    "orphans": ProgramCommand(
-        "set up", "list engine processes that outlived their server, or end one", _add_orphans, "servers"
+    "runs": ProgramCommand(
+        "set up", "list all runs and how long starts took, or remove old ones", _add_runs, "servers"
     ),
     "completion": ProgramCommand(
         "set up", "print a script by which a shell completes commands", _add_completion, "housekeeping"

@@ -33,7 +33,7 @@ from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
 from dflash_tui.presentation import recipe_text
 
-_OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune", "verify-output"})
+_OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune"})
 
 
 def read_launch_request(args: argparse.Namespace) -> LaunchRequest:
@@ -64,8 +64,9 @@ def _name_gpu(name: str | None) -> str | None:
 
 def _read_peers(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the other hosts of a server over several, each a name that ssh takes for one."""
-    if args.peers and args.command not in _OVER_HOSTS:
-        raise UsageError(f"{args.command} takes no --peer", hint=f"{', '.join(sorted(_OVER_HOSTS))} do")
+    if args.peers and args.command not in _OVER_HOSTS and not getattr(args, "lossless", False):
+        hint = f"{', '.join(sorted(_OVER_HOSTS))} and verify --lossless do"
+        raise UsageError(f"{args.command} takes no --peer", hint=hint)
     if args.peers:
         check_hosts(args.peers)
     elif args.link:

@@ -11,11 +11,7 @@ T = TypeVar("T")
 
 
 def start_daemon(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a daemon thread and return its future, which cannot be cancelled.
-
-    Raises:
-        RuntimeError: no thread can be started.
-    """
+    """Run `work` in a daemon thread and return its future, which cannot be cancelled."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 

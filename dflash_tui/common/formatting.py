@@ -25,7 +25,7 @@ _PROGRAM = "dflash-tui"
 # What is done on a third host ("on HOST: …", "ssh HOST …") is done there; a word that is no command is a sentence's.
 _COMMAND = re.compile(
     r"(?<![\w/.-])(?P<elsewhere>\b[Oo]n \S+: |\bssh \S+ )?dflash-tui (?=(?:"
-    r"up|attach|bench|ab|verify|verify-output|tune|replay|export|ps|logs|stop|chat|client|runs|orphans|why|report|history"
+    r"up|attach|bench|ab|verify|tune|replay|export|ps|logs|stop|chat|runs|why|report"
     r"|service|disk|completion|gpus|plan|doctor|recipes|engine|patch)(?![\w-]))"
 )
 

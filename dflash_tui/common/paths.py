@@ -45,21 +45,12 @@ def find_existing(folder: Path) -> Path:
 
 
 def _own(place: Callable[[str], Path]) -> Path:
-    """Return a folder of ours, which is worked out anew only when the environment says another one.
-
-    Raises:
-        UsageError: there is no home folder, or its name is no text, as it seems to be in a locale without UTF-8.
-    """
+    """Return a folder of ours, which is worked out anew only when the environment says another one."""
     return _find_own(place, tuple(os.environ.get(name) for name in _DECIDING))
 
 
 @lru_cache(maxsize=32)
 def _find_own(place: Callable[[str], Path], _environment: tuple[str | None, ...]) -> Path:
-    """Return a folder of ours.
-
-    Raises:
-        UsageError: there is no home folder, or its name is no text, as it seems to be in a locale without UTF-8.
-    """
     try:
         folder = place(_APP)
         str(folder).encode()

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,11 +18,7 @@ _BLOCK = 512  # what st_blocks counts in, whatever the disk's own blocks are
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that must not be there yet, and those above it that are missing, each for its owner alone.
-
-    Raises:
-        FileExistsError: it is there.
-    """
+    """Make a folder and its missing parents for their owner alone; raise FileExistsError where it is there."""
     for parent in reversed(folder.parents):
         if not parent.exists():
             parent.mkdir(mode=0o700, exist_ok=True)
@@ -48,17 +44,9 @@ def open_private(path: str, flags: int) -> int:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Return the content of a file of at most `limit` bytes.
-
-    Raises:
-        OSError: it is larger, or cannot be read.
-    """
+    """Return the content of a file; raise OSError where it has more than `limit` bytes or cannot be read."""
     with path.open("rb") as file:
-        # Python allocates as much as it is asked to read.
-        size = os.fstat(file.fileno()).st_size
-        data = file.read(min(size, limit) + 1)
-        if size < len(data) <= limit:  # it grows, or has no size, as files in /proc
-            data += file.read(limit + 1 - len(data))
+        data = file.read(limit + 1)
     if len(data) > limit:
         most = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
         raise OSError(errno.EFBIG, f"larger than {most}", str(path))
@@ -157,11 +145,11 @@ class DiskCount:
 
     def measure_folder(self, folder: Path) -> int:
         """Return the bytes on disk below `folder`, 0 where it is missing; links are not followed."""
-        return sum(self._measure_file(entry) for entry in _walk(folder))
+        return sum(self._measure_file(f"{at}/{name}") for at, _, names in os.walk(folder) for name in names)
 
-    def _measure_file(self, entry: os.DirEntry[str]) -> int:
+    def _measure_file(self, path: str) -> int:
         try:
-            status = entry.stat(follow_symlinks=False)
+            status = os.lstat(path)
         except OSError:  # removed meanwhile
             return 0
         if status.st_nlink > 1:
@@ -170,17 +158,3 @@ class DiskCount:
                 return 0
             self._counted_files.add(identity)
         return status.st_blocks * _BLOCK
-
-
-def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield everything but folders; what cannot be read is left out."""
-    try:
-        with os.scandir(folder) as entries:
-            listed = list(entries)
-    except OSError:
-        return
-    for entry in listed:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
-        else:
-            yield entry

@@ -70,13 +70,11 @@ def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
 
 
 def _list_own_values() -> list[str]:
-    """Return the secrets of our environment and the hub's token, the longest first."""
     values = [value for name, value in os.environ.items() if is_secret(name) and not value.startswith(("/", "~"))]
     return sorted({value for value in (*values, _read_hub_token()) if len(value) >= _SHORTEST}, key=len)[::-1]
 
 
 def _read_hub_token() -> str:
-    """Return the token that `hf auth login` keeps (HF_TOKEN_PATH); empty without one."""
     path = os.environ.get("HF_TOKEN_PATH")
     file = paths.expand_variables(path) if path else paths.hub_home_folder() / "token"
     try:

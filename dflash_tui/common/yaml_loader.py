@@ -62,11 +62,7 @@ def load_yaml(path: Path, kind: type[T]) -> T:
 
 
 def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
-    """Return the value of type `kind` that the text of a YAML file holds.
-
-    Raises:
-        RecipeError: it is not YAML, or does not fit `kind`.
-    """
+    """Return the value of type `kind` that the text of a YAML file holds; raise RecipeError where it holds none."""
     try:
         data = parse_yaml_value(text)
         if not isinstance(data, dict):
@@ -80,11 +76,7 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
 
 
 def parse_yaml_value(text: str) -> Any:
-    """Return the value of YAML text.
-
-    Raises:
-        YamlError: it is not YAML, or uses what is not read here.
-    """
+    """Return the value of YAML text; raise YamlError where it is not YAML, or uses what is not read here."""
     root = compose_yaml(text)
     return None if root is None else _build_value(root, ())
 
@@ -95,11 +87,7 @@ def build_file_error(path: Path, steps: Sequence[str | int], what: str) -> Recip
 
 
 def read_yaml_text(path: Path) -> str:
-    """Return the text of a YAML file.
-
-    Raises:
-        RecipeError: it cannot be read, is too large, or is not UTF-8.
-    """
+    """Return the text of a YAML file; raise RecipeError where it cannot be read, is too large, or is not UTF-8."""
     try:
         return private_files.read_file(path, SIZE_LIMIT).decode()
     except OSError as error:
@@ -109,11 +97,7 @@ def read_yaml_text(path: Path) -> str:
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """Return the tree of nodes of YAML text; None when it is empty.
-
-    Raises:
-        YamlError: it is not YAML, has tags or aliases, or is nested too deeply.
-    """
+    """Return the tree of nodes of YAML text, None for an empty one; raise YamlError as `parse_yaml_value`."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -160,11 +144,6 @@ def _build_value(node: Any, steps: tuple[str | int, ...]) -> Any:
 
 
 def _read_plain(text: str) -> str | float | bool | None:
-    """Return the value of a word without quotes.
-
-    Raises:
-        ValueError: it is a number that is too large.
-    """
     if text in _WORDS:
         return _WORDS[text]
     digits = text.replace("_", "")
@@ -234,7 +213,6 @@ def _name_keys(data: Any, steps: list[str | int], message: str, kind: type[objec
 
 
 def _keep_alone(data: Any, steps: Sequence[str | int], key: str) -> Any:
-    """Return data whose mapping at `steps` has one key alone."""
     if not steps:
         return {key: data[key]}
     step, *deeper = steps
@@ -252,7 +230,6 @@ def _gives_message(data: Any, kind: type[object], message: str) -> bool:
 
 
 def _field_names(kind: type[object]) -> set[str]:
-    """Return the key names of a struct and of the structs in it."""
     names: set[str] = set()
     pending: list[msgspec.inspect.Type] = [msgspec.inspect.type_info(kind)]
     while pending:

@@ -298,7 +298,6 @@ def _store(name: str, source: Path) -> Path:
 
 
 def _read_parquet(name: str, source: Path) -> bytes:
-    """Return the first rows of a Parquet file as lines of JSON."""
     try:
         from pyarrow.parquet import ParquetFile
 

@@ -78,11 +78,7 @@ async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
 
 
 def raise_if_cancelled() -> None:
-    """Return when the caller still waits for the work of this thread; for loops that wait themselves.
-
-    Raises:
-        Cancelled: the caller was cancelled.
-    """
+    """Raise `Cancelled` when the caller of this thread was cancelled; for loops that wait by themselves."""
     if runner := _runner.get():
         runner.check()
 

@@ -1,13 +1,10 @@
 """vLLM environments, found by their folders, and what failed with them; vLLM itself is never imported."""
 
-import ast
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -46,6 +43,8 @@ class Engine(msgspec.Struct, frozen=True):
     """The patches that it was made with: name -> digest of the edits."""
     edited: dict[str, tuple[str, str]] = {}
     """By file of the `vllm` package that these patches edit, its SHA-256 before and after."""
+    package: str = ""
+    """The folder of the `vllm` package where it is not in `site_packages`, as in an editable install."""
 
     @property
     def patches(self) -> tuple[str, ...]:
@@ -70,12 +69,12 @@ class Engine(msgspec.Struct, frozen=True):
     @property
     def vllm_package(self) -> Path:
         """The folder of the `vllm` package, which an editable install has in its source tree."""
-        return find_package(self.site_packages)
+        return Path(self.package) if self.package else self.site_packages / "vllm"
 
     @property
     def source_tree(self) -> Path | None:
         """The source tree of an editable install of vLLM; None where its files are its wheel's."""
-        return find_source_tree(self.site_packages)
+        return Path(self.package).parent if self.package else None
 
 
 register_type(Engine)
@@ -141,89 +140,12 @@ def _explain_broken_engine(engine: Engine, folder: Path) -> str:
     return "" if has_packages else f"its packages are gone ({folder / 'lib'})"
 
 
-_LARGEST = 1 << 20
-_MAPPING = re.compile(r"^MAPPING(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
-
-
-class _DirInfo(msgspec.Struct, frozen=True):
-    editable: bool = False
-
-
-class _DirectUrl(msgspec.Struct, frozen=True):
-    """The part of an installer's direct_url.json that says what was installed."""
-
-    url: str
-    dir_info: _DirInfo = _DirInfo()
-
-
-register_type(_DirectUrl)
-
-
-def find_package(site: Path) -> Path:
-    """Return the folder of the `vllm` package, as Python would find it; that of a wheel where there is none at all."""
-    inside = site / "vllm"
-    if inside.exists() or inside.is_symlink():
-        return inside
-    return next((place for place in _list_places(site) if (place / "__init__.py").is_file()), inside)
-
-
-def find_source_tree(site: Path) -> Path | None:
-    """Return the source tree that vLLM is installed from in editable mode; None where its files are its wheel's."""
-    package = find_package(site)
-    if package == site / "vllm":
-        return None
-    return next((root for root in _list_roots(site) if paths.resolve_links(package).is_relative_to(root)), None)
-
-
-def _list_places(site: Path) -> Iterator[Path]:
-    """Yield where `vllm` may be: what finders of setuptools map it to, folders of path files, the source tree."""
-    for finder in sorted(site.glob("__editable__*_finder.py")):
-        if match := _MAPPING.search(_read(finder)):
-            yield from _read_mapping(match[1])
-    for file in sorted(site.glob("*.pth")):
-        lines = [line.strip() for line in _read(file).splitlines()]
-        folders = [line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
-        yield from (site / folder / "vllm" for folder in folders if "\0" not in folder)
-    yield from (root / "vllm" for root in _list_roots(site))
-
-
-def _read_mapping(text: str) -> Iterator[Path]:
-    try:
-        mapping = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return
-    if isinstance(mapping, dict) and isinstance(place := mapping.get("vllm"), str):
-        yield Path(place)
-
-
-def _list_roots(site: Path) -> Iterator[Path]:
-    """Yield the source trees that installers have noted for vLLM."""
-    for file in sorted(site.glob("vllm*.dist-info/direct_url.json")):
-        try:
-            noted = msgspec.json.decode(_read(file), type=_DirectUrl)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            continue
-        parts = urlsplit(noted.url)
-        if noted.dir_info.editable and parts.scheme == "file":
-            yield paths.resolve_links(Path(unquote(parts.path)))
-
-
-def _read(file: Path) -> str:
-    try:
-        return private_files.read_file(file, _LARGEST).decode(errors="replace")
-    except OSError:
-        return ""
-
-
 _LONGEST = 300
 
 
 def read_failed_measures(folder: Path) -> dict[str, str]:
     """Return the measures for a shorter start that failed with the engine in `folder`, and how."""
-    try:
-        return msgspec.json.decode(_record_path(folder).read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.MsgspecError):
-        return {}
+    return untrusted_json.read_own_json(_record_path(folder), dict[str, str]) or {}
 
 
 def remember_failed_measure(folder: Path, name: str, why: str) -> None:

@@ -172,11 +172,7 @@ def _hold_install_lock(folder: Path) -> Iterator[None]:
 
 
 def describe_environment(python: Path) -> EnvironmentContents:
-    """Return what the environment of `python` holds.
-
-    Raises:
-        EngineError: its Python does not run.
-    """
+    """Return what the environment of `python` holds; raise EngineError where its Python does not run."""
     return msgspec.json.decode(
         run_script(python, "describe.py", "installed", timeout=_INSTALLED_TIMEOUT), type=EnvironmentContents
     )
@@ -226,6 +222,7 @@ def adopt_engine(folder: Path) -> Engine:
         what = f"vLLM {contents.vllm} in {folder} has no DFlash" if contents.vllm else f"{folder} holds no vLLM"
         raise UsageError(what, hint=f"{FIRST_WITH_DFLASH} is the first release that has it")
     packages = tuple(f"{name}=={version}" for name, version in sorted(contents.packages.items()))
+    outside = not Path(contents.package).is_relative_to(environments.find_site_packages(folder))
     engine = Engine(
         str(folder),
         contents.release,
@@ -234,6 +231,7 @@ def adopt_engine(folder: Path) -> Engine:
         0.0,
         packages,
         adopted=True,
+        package=contents.package if outside else "",
     )
     private_files.ensure_private_folder(_records())
     _options_file(engine).unlink(missing_ok=True)
@@ -285,11 +283,7 @@ def remove_engine(engine: Engine) -> None:
 
 
 def refuse_running_server(folder: Path) -> None:
-    """Return when no server runs from the engine in `folder`.
-
-    Raises:
-        UsageError: one does.
-    """
+    """Raise UsageError where a server runs from the engine in `folder`."""
     for run in registry.list_runs():
         if run.plan.engine_folder == str(folder) and server_process.is_alive(run):
             raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")

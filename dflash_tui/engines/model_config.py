@@ -155,7 +155,6 @@ _MOST_LISTED = 1000
 _QUANTIZED = "base_model:quantized:"
 # In a name or a tag. The config.json decides: most assistants are no drafters.
 _DRAFTS = re.compile(r"d-?flash|d-?spark|eagle|speculat|draft|assistant|mtp|medusa|hass\b")
-_CONFIG_MODEL_TREE = msgspec.json.Decoder(dict[str, Any])
 
 
 class TreeDrafter(msgspec.Struct, frozen=True):
@@ -209,7 +208,7 @@ def _list_candidates(model: str, hub: HfApi) -> dict[str, bool]:
 async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
     """Return what a repository's config.json makes of it; None where it is no drafter, or nothing tells."""
     try:
-        config = _CONFIG_MODEL_TREE.decode(await model_hub.fetch_small_file(name, "main", "config.json"))
+        config = _CONFIG.decode(await model_hub.fetch_small_file(name, "main", "config.json"))
     except HubAccessError as error:
         return TreeDrafter(name, gated=True) if gated and error.access is not Access.UNREACHABLE else None
     except msgspec.MsgspecError:

@@ -123,7 +123,7 @@ def snapshot_folder(repo: str, commit: str) -> Path:
 def has_all_files(repo: str, commit: str, files: Iterable[HubFile]) -> bool:
     """Whether the snapshot holds every one of `files` in full."""
     at = snapshot_folder(repo, commit)
-    return all(file.size is not None and _size(at / file.name) == file.size for file in files)
+    return all(file.size is not None and measure_file(at / file.name) == file.size for file in files)
 
 
 def is_whole_snapshot(at: Path) -> bool:
@@ -146,7 +146,7 @@ def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile]) -> in
     total = 0
     for file in files:
         places = (at / file.name, *((blobs / file.etag, blobs / f"{file.etag}.incomplete") if file.etag else ()))
-        total += next((size for place in places if (size := _size(place)) is not None), 0)
+        total += next((size for place in places if (size := measure_file(place)) is not None), 0)
     return total
 
 
@@ -162,12 +162,13 @@ def find_local_folder(text: str) -> Path | None:
 def measure_local_size(at: Path) -> int:
     """Return the bytes of the files in the root of a folder; 0 when it cannot be read."""
     try:
-        return sum(_size(path) or 0 for path in at.iterdir())
+        return sum(measure_file(path) or 0 for path in at.iterdir())
     except OSError:
         return 0
 
 
-def _size(path: Path) -> int | None:
+def measure_file(path: Path) -> int | None:
+    """Return the bytes of a file; None where there is none."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:
@@ -266,11 +267,7 @@ async def fetch_repository(repo: str, revision: str) -> ModelInfo | DatasetInfo:
 
 
 async def fetch_small_file(repo: str, revision: str, name: str) -> bytes:
-    """Return a file of a model's repository, such as its config.json; it is not kept.
-
-    Raises:
-        HubAccessError: as `ask_hub`.
-    """
+    """Return a small file of a model's repository, which is not kept; errors are those of `ask_hub`."""
 
     def ask(hub: HfApi) -> bytes:
         from huggingface_hub import hf_hub_url

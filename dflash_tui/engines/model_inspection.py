@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.common import paths, private_files
+from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import EngineError
 from dflash_tui.engines import engine_python, model_hub
 from dflash_tui.engines.environments import Engine
@@ -36,11 +36,7 @@ _decoder = msgspec.json.Decoder(list[_Outcome])
 
 
 def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
-    """Return for each model of the plan the names that vLLM may know its class by, where the model is on this machine.
-
-    Raises:
-        HubAccessError: a folder of the cache cannot be read.
-    """
+    """Return for each model of the plan that is on this machine the names that vLLM may know its class by."""
     models = [(plan.target, False), *([(plan.drafter, True)] if plan.drafter else [])]
     revisions = {model.name: model.revision for model in plan.models}
     architectures = []
@@ -118,10 +114,7 @@ def _key(names: Sequence[str]) -> str:
 
 def _read_record(plan: Plan, engine: Engine) -> dict[str, dict[str, str]]:
     """Return what an engine knows in a cache root: by model, the digest of each file that it hangs on."""
-    try:
-        return msgspec.json.decode(_record_path(plan, engine).read_bytes(), type=dict[str, dict[str, str]])
-    except (OSError, msgspec.MsgspecError):
-        return {}
+    return untrusted_json.read_own_json(_record_path(plan, engine), dict[str, dict[str, str]]) or {}
 
 
 def _record_path(plan: Plan, engine: Engine) -> Path:

@@ -20,6 +20,7 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import EngineError, explain_resource_limit
 from dflash_tui.common.sanitizer import clean_text, join_clean_lines
 from dflash_tui.events import Preparing, Step
+from dflash_tui.machine import processes
 from dflash_tui.machine.process_environment import PACKAGE_INDEXES, build_helper_environment
 from dflash_tui.planning.recipes.recipe import EngineSpec
 
@@ -111,8 +112,6 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
     finally:
         output.cancel()
         if process.returncode is None:
-            from dflash_tui.machine import processes
-
             # Those in which it compiles, too: they would write a moment longer into a folder that goes.
             await processes.end_group(process, _END_PATIENCE)
 

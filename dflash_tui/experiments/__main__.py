@@ -66,11 +66,7 @@ async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
 
 
 def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
-    """Return the recipe of an arm on its GPUs.
-
-    Raises:
-        UsageError: the recipe has changed, so the arm would not be the same as before.
-    """
+    """Return the recipe of an arm on its GPUs; raise UsageError where that has changed."""
     planned = planner.plan_launch(arm.request, _select_gpus(probe, arm), recipe=recipe, cluster=arm.plan.cluster)
     # Measures for a start are taken as the arm's own plan has them; those of earlier releases have none.
     compared = [name for name in LAUNCH_IDENTITY_FIELDS if name != "start"]

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from dflash_tui.common.sanitizer import escape_control_characters
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.engines import environments
 from dflash_tui.events import FILLER, WARM_UP, Event, Health, Preparing, RankState, RequestDone, Step
-from dflash_tui.experiments import boot_server, conditions, store
+from dflash_tui.experiments import boot_server, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, KeptAnswer, RequestMeasured
@@ -31,7 +32,7 @@ from dflash_tui.launch import restarts
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
-from dflash_tui.planning.plan import ArmCache, Plan
+from dflash_tui.planning.plan import ArmCache
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.run_state import alarms
@@ -52,85 +53,67 @@ _POLL_INTERVAL = 0.05
 _BAD_REQUEST = 400
 _NO_TIME = MedianSeconds(0.0, 0)
 EventSink = Callable[[Event], None]
-
-
 # Long enough to load every kernel that decoding takes, short beside what is measured.
 _WARM_UP_TOKENS = 64
 # Log-probabilities are float32: differences of less say nothing.
 _DIGITS = 4
 
 
-class PreparedBoot(NamedTuple):
-    """A boot that is about to be: which one, what it launches, and the folder that its arm compiles into, if own.
-
-    `start` is what the boot says of its start, `far_cache` which caches its ranks on other hosts compile into.
-    """
-
-    design: Design
-    number: int
-    attempt: int
-    resolved: ResolvedRecipe
-    plan: Plan
-    cache: Path | None
-    start: str = ""
-    far_cache: ArmCache | None = None
-
-    @property
-    def arm(self) -> int:
-        """The arm that it is a boot of."""
-        return self.design.order[self.number]
-
-
-def prepare_boot(design: Design, number: int, attempt: int, resolved: ResolvedRecipe, *, first: bool) -> PreparedBoot:
-    """Return what a boot launches; an arm's own cache is emptied until its `first` boot is up, and for cold starts."""
-    place = design.order[number]
-    arm = design.arms[place]
-    cache = store.experiment_folder(design.id) / "cache" / str(place) if design.own_cache else None
-    is_fresh = first or design.cold
-    if cache and is_fresh:
+def prepare_cache(design: Design, arm: int, *, first: bool) -> Path | None:
+    """Return the folder that an arm compiles into, where it has one; empty until its `first` boot is up, or is cold."""
+    if not design.own_cache:
+        return None
+    cache = store.experiment_folder(design.id) / "cache" / str(arm)
+    if first or design.cold:
         shutil.rmtree(cache, ignore_errors=True)
-    plan = boot_server.tag_plan(arm.plan, arm, design.id, cache)
-    start = ""
-    if design.measures_start:
-        start = "filling" if first and not design.cold else "measured"
-    far_cache = ArmCache(place, is_fresh) if cache else None
-    return PreparedBoot(design, number, attempt, resolved, plan, cache, start, far_cache)
+    return cache
 
 
-async def run_boot(prepared: PreparedBoot, tell: EventSink) -> Boot:
+async def run_boot(
+    design: Design, number: int, attempt: int, resolved: ResolvedRecipe, tell: EventSink, *, first: bool
+) -> Boot:
     """Return all that the boot measured, or with `error` why it measured nothing; its server has ended.
 
-    Raises:
-        OSError: what happens cannot be written down.
-        DflashError: the server rejects a prompt, as that of every other boot will.
+    `first` is until a boot of its arm was up. A prompt that the server rejects raises DflashError.
     """
-    boot = Boot(prepared.number, prepared.arm, "", prepared.attempt, began=time.time())
-    free = await asyncio.to_thread(conditions.measure_free_memory, prepared.plan)
+    place = design.order[number]
+    cache = prepare_cache(design, place, first=first)
+    plan = boot_server.tag_plan(design.arms[place], design.id, cache)
+    boot = Boot(number, place, "", attempt, began=time.time())
+    free = await asyncio.to_thread(boot_server.measure_free_memory, plan)
     server, began = BootServer(), time.monotonic()
     try:
         try:
-            run = await server.launch(prepared.resolved, prepared.plan, log_preparing, prepared.far_cache)
+            far_cache = ArmCache(place, first or design.cold) if cache else None
+            run = await server.launch(resolved, plan, _log_preparing, far_cache)
         except DflashError as error:
             return replace(boot, error=str(error), prepared=time.monotonic() - began)
         launched = time.monotonic()
-        boot = replace(boot, prepared=launched - began, hosts=server.hosts, run=run.id, began=run.started_at)
-        inspected = summarize_steps([run.prepared]).get(Step.INSPECT, _NO_TIME).seconds
-        boot = replace(boot, start=prepared.start, inspected=inspected)
+        start = "filling" if first and not design.cold else "measured"
+        boot = replace(
+            boot,
+            prepared=launched - began,
+            hosts=server.hosts,
+            run=run.id,
+            began=run.started_at,
+            start=start if design.measures_start else "",
+            inspected=summarize_steps([run.prepared]).get(Step.INSPECT, _NO_TIME).seconds,
+        )
         try:
-            tell(BootBegan(run.started_at, prepared.number, prepared.arm, run.id, prepared.attempt))
-            boot = await asyncio.to_thread(boot_server.with_environment, boot, run, prepared.cache)
+            tell(BootBegan(run.started_at, number, place, run.id, attempt))
+            boot = await asyncio.to_thread(boot_server.with_environment, boot, run, cache)
             async with observer.fold_run(run) as (state, over):
-                boot = await _Watch(prepared, run, state, over, tell).measure(boot)
+                boot = await _Watch(design, run, state, over, tell).measure(boot)
         except _BootFailed as error:
             boot = replace(boot, error=str(error))
     finally:
         for rank in await server.stop():
             write_driver_log(f"left: {rank}")
-    hosts = [] if await conditions.wait_for_memory_release(prepared.plan, free) else ["this machine"]
+    hosts = [] if await boot_server.wait_for_memory_release(plan, free) else ["this machine"]
     for host in [*hosts, *await server.wait_for_far_memory()]:
         write_driver_log(f"the server's memory was not released within a minute on {host}")
     write_driver_log(
-        f"boot {prepared.number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
+        f"boot {number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
     )
     return replace(boot, took=time.monotonic() - launched)
 
@@ -140,25 +123,18 @@ class _BootFailed(Exception):
 
 
 class _Watch(NamedTuple):
-    """A boot whose server is watched."""
+    """A boot whose server is watched; `state` is what its log and its samples say, `over` is done after the last."""
 
-    prepared: PreparedBoot
+    design: Design
     run: Run
     state: RunState
-    """What its log and its samples say, as they come in."""
     over: asyncio.Task[None]
-    """Done once nothing more will come."""
     tell: EventSink
 
     async def measure(self, boot: Boot) -> Boot:
-        """Return the boot with what its start and its requests measured.
-
-        Raises:
-            _BootFailed: the server dies, or answers no request of the rounds.
-            DflashError: the server rejects a prompt.
-        """
+        """Return the boot with what its start and its requests measured; raise _BootFailed where the server dies."""
         run, state, now = self.run, self.state, time.time()
-        worked = await asyncio.to_thread(conditions.read_processor_times, run)
+        worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         await self._wait_until_warm()
         doubt = alarms.check_first_answer(state, time.time())
         boot = replace(
@@ -169,39 +145,39 @@ class _Watch(NamedTuple):
             phases={span.phase.value: span.seconds for span in state.spans(time.time())},
             doubt=f"{doubt.what}: {doubt.evidence}" if doubt else "",
         )
-        if not self.prepared.design.measures_start:
+        if not self.design.measures_start:
             return await self._measure_requests(boot)
         others = await self._count_foreign_processors(worked)
-        reading = conditions.measure_conditions(run, state, now)
+        reading = boot_server.measure_conditions(run, state, now)
         return replace(boot, generated=0.0, others=others, before=reading, after=reading)
 
-    async def _count_foreign_processors(self, worked: conditions.ProcessorTimes) -> float | None:
-        now = await asyncio.to_thread(conditions.read_processor_times, self.run)
-        return conditions.count_foreign_processors(worked, now)
+    async def _count_foreign_processors(self, worked: boot_server.ProcessorTimes) -> float | None:
+        now = await asyncio.to_thread(boot_server.read_processor_times, self.run)
+        return boot_server.count_foreign_processors(worked, now)
 
-    async def _take(self, stage: str, requests: AsyncIterator[RequestDone]) -> tuple[RequestDone, ...]:
+    async def _take(self, number: int, stage: str, requests: AsyncIterator[RequestDone]) -> list[RequestDone]:
         """Record the requests of a stage as they are done, and return those that are no fillers."""
-        taken = []
-        async for request in requests:
-            if request.kind == FILLER:
-                self.run.record(request)
-                continue
-            self.run.record(request if stage == "round" else replace(request, kind=WARM_UP))
-            # A disk may take a second to keep it, and other answers are being timed.
-            await asyncio.to_thread(self.tell, RequestMeasured(time.time(), self.prepared.number, stage, request))
-            taken.append(request)
-            if request.status == _BAD_REQUEST:
-                name = self.prepared.design.arms[self.prepared.arm].name
-                raise DflashError(
-                    f"{name}: the server rejected the prompt {request.kind}",
-                    evidence=request.error,
-                    hint="begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
-                )
-            if request.error:  # a server that is dying answers badly first
-                deadline = time.monotonic() + _DYING_SECONDS
-                while time.monotonic() < deadline:
-                    await self._pause()
-        return tuple(taken)
+        return [request async for request in requests if await self._record(number, stage, request)]
+
+    async def _record(self, number: int, stage: str, request: RequestDone) -> bool:
+        """Record a request of a stage; return whether it is no filler."""
+        is_filler = request.kind == FILLER
+        self.run.record(request if is_filler or stage == "round" else replace(request, kind=WARM_UP))
+        if is_filler:
+            return False
+        # A disk may take a second to keep it, and other answers are being timed.
+        await asyncio.to_thread(self.tell, RequestMeasured(time.time(), number, stage, request))
+        if request.status == _BAD_REQUEST:
+            raise DflashError(
+                f"{self.design.arms[self.design.order[number]].name}: the server rejected the prompt {request.kind}",
+                evidence=request.error,
+                hint="begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
+            )
+        if request.error:  # a server that is dying answers badly first
+            deadline = time.monotonic() + _DYING_SECONDS
+            while time.monotonic() < deadline:
+                await self._pause()
+        return True
 
     async def _pause(self) -> None:
         """Wait for a moment, and raise if the server fails."""
@@ -211,7 +187,7 @@ class _Watch(NamedTuple):
         await asyncio.sleep(_POLL_INTERVAL)
 
     async def _wait_until_warm(self) -> None:
-        tuning, state = self.prepared.design.tuning, self.state
+        tuning, state = self.design.tuning, self.state
         timeout = min(READY_TIMEOUT, max(_LEAST_START, tuning.budget * _START_SHARE)) if tuning else READY_TIMEOUT
         deadline = time.monotonic() + timeout
         while state.health is not Health.WARM or state.ready_at is None:
@@ -233,33 +209,41 @@ class _Watch(NamedTuple):
             await self._pause()
 
     async def _measure_requests(self, boot: Boot) -> Boot:
-        design, run, state = self.prepared.design, self.run, self.state
+        design, run, state, number = self.design, self.run, self.state, boot.number
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-        cold = await self._take("cold", send_cold_request(suite, run, sampling))
-        await self._take("warm-up", send_warm_up(design, suite, run, sampling))
+        send = partial(client.send_suite, run.url, run.plan.served_name, key=run.api_key)
+        plain = sampling._replace(tokens=False)
+        # The first prompt, alone, is the first real request of the server.
+        cold = await client.send_prompt(run.url, run.plan.served_name, suite.prompts[0], plain, key=run.api_key)
+        await self._record(number, "cold", cold)
+        for streams, short in list_warm_ups(design, suite):
+            warm_up = send(short, plain._replace(scale=1.0, fixed=True), streams=streams)
+            await self._take(number, "warm-up", warm_up)
         since, before = time.time(), await client.read_counters(run.url)
-        conditions_before = conditions.measure_conditions(run, state, since)
-        worked = await asyncio.to_thread(conditions.read_processor_times, run)
-        keep, records = _build_keeper(design, run), list[LoadRecord]()
-        measured = send_measured_rounds(design, suite, run, sampling, keep=keep, records=records)
-        requests = await self._take("round", measured)
+        conditions_before = boot_server.measure_conditions(run, state, since)
+        worked = await asyncio.to_thread(boot_server.read_processor_times, run)
+        keep, meter = _build_keeper(design, run), nvml.find_energy_meter(run.metered_gpus)
+        records, requests = [LoadRecord(Load(streams), meter) for streams in design.concurrency], list[RequestDone]()
+        for record in records:
+            rounds = suite.rounds(design.rounds, record.load.streams)
+            measured = send(suite, sampling, rounds=rounds, keep=keep, record=record)
+            requests += await self._take(number, "round", measured)
         others = await self._count_foreign_processors(worked)
         after = await client.read_counters(run.url)
         if all(request.error for request in requests):
             raise _BootFailed(requests[-1].error)
         await self.require_far_ranks()
         scores = design.checks_output and not run.plan.num_speculative_tokens
-        checks = await check_kept_answers(design, self.prepared.arm, run) if scores else ()
         boot = replace(
             boot,
-            checks=checks,
+            checks=await _check_kept_answers(design, boot.arm, run) if scores else (),
             sampler=sampling.name_sampler(state.startup.samplers),
-            cold_request=cold[0],
-            requests=requests,
+            cold_request=cold,
+            requests=tuple(requests),
             windows=tuple(record.measure_window() for record in records),
             others=others,
             before=conditions_before,
-            after=conditions.measure_conditions(run, state, since),
+            after=boot_server.measure_conditions(run, state, since),
             hosts=tuple(
                 replace(host, network=sample.network) if (sample := state.ranks.get(rank)) else host
                 for rank, host in enumerate(boot.hosts, 1)
@@ -302,8 +286,7 @@ def _build_keeper(design: Design, run: Run) -> AnswerSink | None:
     return keep if design.keep_answers else None
 
 
-def log_preparing(event: Preparing) -> None:
-    """Write what was prepared into the driver's log."""
+def _log_preparing(event: Preparing) -> None:
     if event.done:
         write_driver_log(f"{event.step.value}: {event.text}")
 
@@ -331,64 +314,21 @@ def count_most_tokens(design: Design) -> int:
     return lengths[0] + sum(_short(design, prompt) for prompt in suite.prompts) + design.rounds * measured
 
 
-async def send_cold_request(suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
-    """Send the first prompt, alone, as the first real request of a server."""
-    without_tokens = sampling._replace(tokens=False)
-    yield await client.send_prompt(run.url, run.plan.served_name, suite.prompts[0], without_tokens, key=run.api_key)
-
-
-async def send_warm_up(design: Design, suite: Suite, run: Run, sampling: Sampling) -> AsyncIterator[RequestDone]:
-    """Send every prompt with a short answer, alone and at each number of streams, as many as that at least."""
+def list_warm_ups(design: Design, suite: Suite) -> list[tuple[int, Suite]]:
+    """Return what warms up each number of streams: short answers to every prompt, as many as the streams at least."""
+    levels = []
     for streams in dict.fromkeys((1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))
-        short = tuple(replace(prompt, max_tokens=_short(design, prompt), repeat=times) for prompt in suite.prompts)
-        async for request in client.send_suite(
-            run.url,
-            run.plan.served_name,
-            replace(suite, prompts=short),
-            sampling._replace(scale=1.0, fixed=True, tokens=False),
-            streams=streams,
-            key=run.api_key,
-        ):
-            yield request
+        short = [replace(prompt, max_tokens=_short(design, prompt), repeat=times) for prompt in suite.prompts]
+        levels.append((streams, replace(suite, prompts=tuple(short))))
+    return levels
 
 
 def _short(design: Design, prompt: Prompt) -> int:
     return min(prompt.max_tokens, client.answer_length(prompt, design.scale), _WARM_UP_TOKENS)
 
 
-async def send_measured_rounds(
-    design: Design,
-    suite: Suite,
-    run: Run,
-    sampling: Sampling,
-    *,
-    keep: AnswerSink | None = None,
-    records: list[LoadRecord] | None = None,
-) -> AsyncIterator[RequestDone]:
-    """Send every prompt `rounds` times, or as often as the streams need, for each number of streams, fillers included.
-
-    `keep` takes each answer that counts; `records` gets the record of each number of streams.
-    """
-    meter = nvml.find_energy_meter(run.metered_gpus)
-    for streams in design.concurrency:
-        record = LoadRecord(Load(streams), meter)
-        if records is not None:
-            records.append(record)
-        async for request in client.send_suite(
-            run.url,
-            run.plan.served_name,
-            suite,
-            sampling,
-            rounds=suite.rounds(design.rounds, streams),
-            key=run.api_key,
-            keep=keep,
-            record=record,
-        ):
-            yield request
-
-
-async def check_kept_answers(design: Design, arm: int, run: Run) -> tuple[AnswerCheck, ...]:
+async def _check_kept_answers(design: Design, arm: int, run: Run) -> tuple[AnswerCheck, ...]:
     """Return a check of each answer of other arms to a prompt that `run`, a server of `arm`, has answered, too."""
     folder = store.experiment_folder(design.id)
     others = {boot.run for boot in store.read_progress(folder).boots if boot.arm != arm and not boot.error}

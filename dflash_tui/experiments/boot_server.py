@@ -1,14 +1,17 @@
-"""The server of a boot, on one host or several: launched as any other, described, and stopped without a trace."""
+"""The server of a boot, on one host or several: launched, stopped without a trace, and the machine meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
@@ -16,25 +19,23 @@ from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
-from dflash_tui.events import Preparing
-from dflash_tui.experiments.design import Arm, Boot, HostFacts
+from dflash_tui.events import GpusSampled, Preparing, RankSampled, decode_recorded
+from dflash_tui.experiments.design import Arm, Boot, Conditions, HostFacts
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
-from dflash_tui.machine import gpus, nvml, process_environment
+from dflash_tui.machine import gpus, nvml, process_environment, system
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.peers.connection import PeerConnection, RankChecked, open_connection
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.runs import lifecycle, server_process
+from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 _RELEASE_SECONDS = 60.0
 _NEAR = 0.03
-_MOST_LINE = 1 << 20
-
-
-MARK = EXPERIMENT_MARK
 # Variables of the environment that change how vLLM or its libraries work.
 _HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
@@ -56,35 +57,21 @@ class BootServer:
         self._memory: dict[str, int] = {}
 
     async def launch(
-        self,
-        resolved: ResolvedRecipe,
-        plan: Plan,
-        report: Callable[[Preparing], None],
-        cache: ArmCache | None = None,
+        self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None], cache: ArmCache | None
     ) -> Run:
-        """Check and prepare all hosts, launch the server there, and return its run.
-
-        Raises:
-            DflashError: a host is not reached or has changed, a check failed, or a rank did not start.
-        """
+        """Check and prepare all hosts, launch the server there, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
         async with cluster_launch.open_peers(plan.relaunch_request.peers) as peers:
-            require_same_link(plan, peers)
+            _require_same_link(plan, peers)
             self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
             checks, survey = await cluster_launch.check_and_survey(planned, peers)
             checks.raise_failed(offer_force=False)
-            self.hosts = describe_hosts(planned, peers, survey.answers)
+            self.hosts = _describe_hosts(planned, peers, survey.answers)
             run = self._run = await cluster_launch.launch_over_hosts(LaunchJob(planned), peers, report)
         return run
 
     async def stop(self) -> list[str]:
-        """Stop what was launched, on all hosts; return what is left of it, and where, as texts.
-
-        A cancellation, as by a signal, takes effect afterwards.
-
-        Raises:
-            DflashError: a process here survived SIGKILL.
-        """
+        """Stop what was launched, on all hosts, also when cancelled; return what is left of it, and where, as texts."""
         if self._run is None:
             return []
         stopping = asyncio.create_task(stop_on_all_hosts(self._run))
@@ -101,22 +88,17 @@ class BootServer:
         return [host for host, free in zip(hosts, is_free, strict=True) if not free]
 
 
-def require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
-    """Raise when the hosts share another link than the one that a boot was planned for.
-
-    Raises:
-        UsageError: with both.
-    """
-    if (
-        peers
-        and (now := cluster_launch.build_cluster(plan.relaunch_request, peers)).hosts != (plan.cluster or now).hosts
-    ):
-        ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now) if cluster]
+def _require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
+    if not peers or plan.cluster is None:
+        return
+    now = cluster_launch.build_cluster(plan.relaunch_request, peers)
+    if now.hosts != plan.cluster.hosts:
+        ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now)]
         what = "the link between the hosts has changed since the experiment began"
-        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[-1]}", hint="begin a new one")
+        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[1]}", hint="begin a new one")
 
 
-def describe_hosts(
+def _describe_hosts(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], answers: Sequence[RankChecked]
 ) -> tuple[HostFacts, ...]:
     """Return what each other host is and runs, from rank 1 on, without secrets."""
@@ -135,7 +117,7 @@ def describe_hosts(
             vllm=answer.side.vllm,
             patches=answer.side.patches,
             argv=redact_argv(answer.plan.argv),
-            env={k: v for k, v in redact_variables(_name_caches(planned, answer.plan)).items() if k != EXPERIMENT_MARK},
+            env=_redact_env(_name_caches(planned, answer.plan)),
         )
         for peer, answer, end in zip(peers, answers, ends, strict=True)
     )
@@ -147,11 +129,7 @@ def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
 
 
 async def stop_on_all_hosts(run: Run) -> list[str]:
-    """Stop a server and its other ranks; return what is left of them, and where, as texts.
-
-    Raises:
-        DflashError: a process here survived SIGKILL.
-    """
+    """Stop a server and its other ranks; return what is left of them, and where, as texts."""
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
     return [str(status) for status in statuses if status.state in server_process.THERE]
@@ -170,13 +148,10 @@ async def _has_memory(host: str, before: int) -> bool:
     return False
 
 
-def tag_plan(plan: Plan, arm: Arm, experiment: str, cache: Path | None) -> Plan:
-    """Return the plan with the experiment's mark, and with `cache` as the folder for all that is compiled.
-
-    A cache that is varied, or was set by hand, stays as it is.
-    """
-    own = separate_caches(plan, arm.request.settings, cache) if cache else plan
-    return replace(own, env=own.env | {MARK: experiment})
+def tag_plan(arm: Arm, experiment: str, cache: Path | None) -> Plan:
+    """Return the plan of an arm with the experiment's mark, and with `cache` for what is compiled."""
+    own = separate_caches(arm.plan, arm.request.settings, cache) if cache else arm.plan
+    return replace(own, env=own.env | {EXPERIMENT_MARK: experiment})
 
 
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
@@ -184,6 +159,8 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
     probe = gpus.GpuProbe() if run.plan.on_cpu else nvml.probe_visible_gpus()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
+    around = sorted(process_environment.build_server_environment().items())
+    heeded = [(name, value) for name, value in around if name.startswith(_HEEDED_PREFIXES)]
     return replace(
         boot,
         engine=run.engine,
@@ -191,24 +168,15 @@ def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
         driver=probe.driver,
         argv=redact_argv(run.plan.argv),
         env=_redact_env(run.plan.env, cache),
-        inherited=_redact_env(_select_heeded(process_environment.build_server_environment(), run.plan.env), None),
+        inherited=_redact_env({name: value for name, value in heeded if name not in run.plan.env}),
         patches=_digest_patches(engine, run.patches) if engine else {},
         versions=_read_versions(engine) if engine else {},
     )
 
 
-def _redact_env(env: dict[str, str], cache: Path | None) -> dict[str, str]:
+def _redact_env(env: dict[str, str], cache: Path | None = None) -> dict[str, str]:
     variables = {name: value.replace(str(cache), OWN_CACHE) if cache else value for name, value in env.items()}
-    return {name: value for name, value in redact_variables(variables).items() if name != MARK}
-
-
-def _select_heeded(around: dict[str, str], planned: dict[str, str]) -> dict[str, str]:
-    """Return the variables of the environment that vLLM reads, except those of the plan."""
-    return {
-        name: value
-        for name, value in sorted(around.items())
-        if name.startswith(_HEEDED_PREFIXES) and name not in planned
-    }
+    return {name: value for name, value in redact_variables(variables).items() if name != EXPERIMENT_MARK}
 
 
 def _digest_patches(engine: Engine, names: tuple[str, ...]) -> dict[str, str]:
@@ -229,3 +197,138 @@ def _read_versions(engine: Engine) -> dict[str, str]:
         return {}
     versions = {name: there.packages[name] for name in _PACKAGES if name in there.packages}
     return {"python": there.python, **versions}
+
+
+_POWER = {True: "battery", False: "mains", None: ""}
+_NEAR_GPU = 512 << 20
+# The system counts in hundredths of a second.
+_MIN_SECONDS = 1.0
+# A desktop's own windows hold less; what computes holds more.
+_FOREIGN = 256 << 20
+
+
+class FreeMemory(NamedTuple):
+    """Bytes: what the machine has left, and what is in use on each GPU, by UUID."""
+
+    available: int
+    used: dict[str, int]
+
+
+class ProcessorTimes(NamedTuple):
+    """Seconds since some moment: of the clock, of all processors at work, and of those that worked for us."""
+
+    clock: float
+    busy: float
+    ours: float
+
+
+def read_processor_times(run: Run) -> ProcessorTimes:
+    """Return how long the processors have worked by now, in all and for the server and this process."""
+    times, ours = psutil.cpu_times(), 0.0
+    ranks = [process for rank in list_local_ranks(run) for process in server_process.list_processes(rank)]
+    for process in (psutil.Process(), *server_process.list_processes(run), *ranks):
+        with contextlib.suppress(psutil.Error):
+            spent = process.cpu_times()
+            ours += spent.user + spent.system
+    # What guests take is in `user` already.
+    busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return ProcessorTimes(time.monotonic(), busy, ours)
+
+
+def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> float | None:
+    """Return how many processors others kept busy in between, None when nearly no time went by."""
+    seconds, busy = after.clock - before.clock, after.busy - before.busy - (after.ours - before.ours)
+    return max(0.0, busy) / seconds if seconds >= _MIN_SECONDS else None
+
+
+def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
+    """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
+    now = time.time()
+    on_gpus = summarize_gpu_samples(state.gpus, since, now)
+    own = {run.id, *(rank.id for rank in list_local_ranks(run))}
+    others = [
+        f"server {other.id}"
+        for other in registry.list_runs()
+        if other.id not in own and other.plan.disturbs(run.plan) and server_process.is_alive(other)
+    ]
+    return replace(
+        on_gpus,
+        power=_POWER[system.is_on_battery()],
+        foreign=tuple(dict.fromkeys([*(on_gpus.foreign or ()), *others])) if others else on_gpus.foreign,
+        available=psutil.virtual_memory().available,
+        load=os.getloadavg()[0],
+        hosts=_measure_far_hosts(run, since, now),
+    )
+
+
+def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
+    samples = list[RankSampled]()
+    with contextlib.suppress(OSError), run.samples.open("rb") as file:
+        for line in file if run.far_ranks else ():
+            if b'"rank"' in line and isinstance(event := decode_recorded(line), RankSampled):
+                samples.append(event)
+    conditions: dict[str, Conditions] = {}
+    for far in run.far_ranks:
+        own = [sample for sample in samples if sample.rank == far.rank]
+        series = ThinnedSeries[GpusSampled]()
+        for sample in own:
+            if sample.gpus:
+                series.append(GpusSampled(sample.at, sample.gpus))
+        on_gpus = summarize_gpu_samples(series, since, now)
+        foreign = tuple(f"{name} on {far.host}" for name in on_gpus.foreign or ())
+        conditions[f"rank {far.rank} on {far.host}"] = replace(
+            on_gpus, foreign=foreign or on_gpus.foreign, available=own[-1].available if own else None
+        )
+    return conditions
+
+
+def list_local_ranks(run: Run) -> list[Run]:
+    """Return the other ranks of a run that are on this machine."""
+    names = {far.run for far in run.far_ranks if far.host == LOCAL}
+    return [other for other in registry.list_runs() if other.id in names] if names else []
+
+
+def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
+    """Return what GPUs said `at` a time, and what throttled them or shared them at any time `since`."""
+    first, last = samples.latest(since, MAX_GAP), samples.latest(at, MAX_GAP)
+    meanwhile = [*([first] if first else []), *samples[samples.count_until(since) : samples.count_until(at)]]
+    cards = last.gpus if last else ()
+    powers = [card.power_w for card in cards if card.power_w is not None]
+    limits = [card.power_limit_w for card in cards if card.power_limit_w is not None]
+    loads = [card for sample in meanwhile for card in sample.gpus]
+    throttles = [card.throttle for card in loads if card.throttle is not None]
+    of_others = [card.foreign for card in loads if card.foreign is not None]
+    heavy = (
+        f"{p.name or 'a process'} (pid {p.pid})" for card in of_others for p in card if (p.memory or 0) >= _FOREIGN
+    )
+    return Conditions(
+        at=at,
+        clock_mhz=min((card.clock_mhz for card in cards if card.clock_mhz is not None), default=None),
+        temperature_c=max((card.temperature_c for card in cards if card.temperature_c is not None), default=None),
+        power_w=sum(powers) if powers else None,
+        power_limit_w=sum(limits) if limits else None,
+        cards=len(cards) or 1,
+        throttle=tuple(dict.fromkeys(why for card in throttles for why in card)) if throttles else None,
+        foreign=tuple(dict.fromkeys(heavy)) if of_others else None,
+    )
+
+
+def measure_free_memory(plan: Plan) -> FreeMemory:
+    """Return the memory of the machine, and that of the plan's GPUs."""
+    cards = () if plan.on_cpu else nvml.read_gpus() or ()
+    ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
+    used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
+    return FreeMemory(psutil.virtual_memory().available, used)
+
+
+async def wait_for_memory_release(plan: Plan, before: FreeMemory, patience: float = _RELEASE_SECONDS) -> bool:
+    """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
+    deadline = time.monotonic() + patience
+    while True:
+        now = await asyncio.to_thread(measure_free_memory, plan)
+        used = all(now.used.get(uuid, 0) <= amount + _NEAR_GPU for uuid, amount in before.used.items())
+        if used and now.available >= before.available - _NEAR * psutil.virtual_memory().total:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(0.25)

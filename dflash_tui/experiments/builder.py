@@ -7,8 +7,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -19,34 +18,23 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.experiments import boot, store, variation
 from dflash_tui.experiments.analysis import measures
-from dflash_tui.experiments.design import Arm, Boot, Design
+from dflash_tui.experiments.design import Arm, Design
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
 from dflash_tui.planning import memory
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs import lifecycle
 
 # What of a plan makes a launch what it is.
 LAUNCH_IDENTITY_FIELDS = (
-    "argv",
-    "env",
-    "patches",
-    "disabled_patches",
-    "engine_folder",
-    "models_folder",
-    "gpus",
-    "port",
-    "start",
-)
-
+    "argv", "env", "patches", "disabled_patches", "engine_folder", "models_folder", "gpus", "port", "start",
+)  # fmt: skip
 _HOW_TO_DIFFER = "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
 # Tokens: `field` has a prompt of about nine thousand, and tokenizers differ.
 _ROOM = 16_384
@@ -84,16 +72,13 @@ class ExperimentRequest(msgspec.Struct, frozen=True):
 def build_experiment(
     request: ExperimentRequest, varied: Varied | None = None, *, cluster: Cluster | None = None
 ) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the design of an experiment, and the recipe as each of its arms has it.
-
-    `varied` replaces `request.vary`; `cluster` are the hosts and their link where the launch names others.
-
-    Raises:
-        UsageError: a name, a value or a combination is wrong.
-    """
+    """Return the design of an experiment, and the recipe as each arm has it; `varied` replaces `request.vary`."""
     recipe = recipe_loader.find_recipe(request.launch.recipe)
     probe = planner.probe_for(recipe)  # once: all arms are planned for the same GPUs
-    plan = partial(_plan_arm, probe=probe, recipe=recipe, cluster=cluster)
+
+    def plan(launch: LaunchRequest) -> PlannedLaunch:
+        return planner.plan_launch(launch, probe, recipe=recipe, cluster=cluster if launch.peers else None)
+
     varied = varied or _choose_variation(request, plan)
     # Over all hosts a launch may need the flags that its arms have.
     alone = varied.arms["1"] if varied.key == variation.HOSTS else LaunchChanges()
@@ -174,8 +159,8 @@ def _format_command(design: Design, request: ExperimentRequest, boots: int) -> s
     options += [] if design.keep_answers else ["--no-answers"]
     options += ["--measure", "start"] if design.measures_start else []
     options += ["--cold"] if design.cold else []
-    command = "verify-output" if request.checks_output else "ab"
-    return shlex.join(["dflash-tui", command, *request.launch.to_argv(), *options])
+    command = ["verify", "--lossless"] if request.checks_output else ["ab"]
+    return shlex.join(["dflash-tui", *command, *request.launch.to_argv(), *options])
 
 
 def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
@@ -189,24 +174,14 @@ def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str
 def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varied: Varied) -> float | None:
     """Return the temperature asked for, else 0, or None (the model's own) where drafts are varied.
 
-    How a drafter does depends on the sampling, and a patch of the sampling does nothing at 0. Stock and ours are asked
-    whether they answer alike, which takes 0.
-
-    Raises:
-        UsageError: `top_p` has no effect at temperature 0.
+    How a drafter does depends on the sampling. Stock and ours are asked whether they answer alike, which takes 0.
     """
-    temperature = request.temperature
-    if temperature is None and (
-        varied.key == variation.STOCK_KEY or not any(measures.changes_drafting(arms[0], a) for a in arms)
-    ):
+    temperature, changes = request.temperature, any(measures.changes_drafting(arms[0], arm) for arm in arms)
+    if temperature is None and (varied.key == variation.STOCK_KEY or not changes):
         temperature = 0.0
     if temperature == 0 and request.top_p is not None:
         raise UsageError("--top-p changes nothing at temperature 0", hint="--temperature T, above 0, is drawn by it")
     return temperature
-
-
-def _plan_arm(request: LaunchRequest, probe: GpuProbe, recipe: Recipe, cluster: Cluster | None) -> PlannedLaunch:
-    return planner.plan_launch(request, probe, recipe=recipe, cluster=cluster if request.peers else None)
 
 
 def _plan_arms(
@@ -222,9 +197,8 @@ def _plan_arms(
                 f"{varied.key}: {name}: {error.what}", evidence=error.evidence, hint=error.hint
             ) from None
         arm = Arm(name, request, planned.plan)
-        if alike := next(
-            (earlier for earlier in arms if are_alike(earlier, arm) and not name.startswith(f"{earlier.name} (")), None
-        ):
+        meant = [earlier for earlier in arms if not name.startswith(f"{earlier.name} (")]  # `eager (2)` is a repetition
+        if alike := next((earlier for earlier in meant if are_alike(earlier, arm)), None):
             what = f"{varied.key}: {alike.name} and {name} come to the same launch"
             if varied.key == variation.STOCK_KEY:
                 raise VariationError(what, hint=_HOW_TO_DIFFER)
@@ -240,10 +214,7 @@ def are_alike(a: Arm, b: Arm) -> bool:
 
 
 class DurationEstimate(NamedTuple):
-    """Seconds of all boots, None when unknown; `whole` is whether the answers are in it, `source` says where from.
-
-    Where they are not, `answers` is what they take at most by published speeds, whose source is `published`.
-    """
+    """Seconds of all boots, None when unknown; not `whole` is without the answers, which take `answers` at most."""
 
     seconds: float | None
     whole: bool
@@ -264,13 +235,20 @@ def estimate_duration(design: Design) -> DurationEstimate:
     """Return how long the boots of `design` will take; unknown where one arm is unknown."""
     boots = estimate_boots(design)
     estimate = DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
-    return estimate if boots.whole else estimate._replace(**_estimate_answers(design))
+    published = [_find_published_speed(arm) for arm in design.arms]
+    tokens = 0 if design.measures_start or design.concurrency != (1,) else boot.count_most_tokens(design)
+    if boots.whole or not tokens or not all(published):
+        return estimate
+    speeds = [found[0] for found in published if found]
+    sources = dict.fromkeys(found[1] for found in published if found)
+    answers = sum(tokens / speeds[place] for place in design.order)
+    return estimate._replace(answers=answers, published=", ".join(sources))
 
 
 def estimate_boots(design: Design) -> BootEstimate:
     """Return how long a boot of each arm will take: by whole boots where all are known, else what starts tell."""
     before = _find_earlier_boots(design)
-    whole = tuple(_median([boot.took for boot in boots]) for boots in before)
+    whole = tuple(statistics.median(took) if took else None for took in before)
     if _add_boots(design, whole):
         count = sum(map(len, before))
         return BootEstimate(whole, True, f"by {pluralize(count, 'earlier boot')} of such experiments")
@@ -284,27 +262,17 @@ def _add_boots(design: Design, arms: Sequence[float | None]) -> float | None:
     return sum(durations) if len(durations) == len(design.order) else None
 
 
-def _estimate_answers(design: Design) -> dict[str, Any]:
-    published = [_find_published_speed(arm) for arm in design.arms]
-    tokens = 0 if design.measures_start or design.concurrency != (1,) else boot.count_most_tokens(design)
-    speeds = [speed for speed, _ in published if speed is not None]
-    if not tokens or len(speeds) < len(published):
-        return {}
-    sources = dict.fromkeys(source for _, source in published)
-    return {"answers": sum(tokens / speeds[place] for place in design.order), "published": ", ".join(sources)}
-
-
-def _find_published_speed(arm: Arm) -> tuple[float | None, str]:
-    is_plain = arm.plan.method is Method.NONE
+def _find_published_speed(arm: Arm) -> tuple[float, str] | None:
     for figures in arm.plan.expected:
-        speeds = figures.baseline_tok_s if is_plain else figures.tok_s
+        speeds = figures.baseline_tok_s if arm.plan.method is Method.NONE else figures.tok_s
         if speeds and not figures.set_up and (figures.streams or 1) == 1:
             return statistics.fmean(speeds), figures.source
-    return None, ""
+    return None
 
 
-def _find_earlier_boots(design: Design) -> list[list[Boot]]:
-    boots_by_arm: list[list[Boot]] = [[] for _ in design.arms]
+def _find_earlier_boots(design: Design) -> list[list[float]]:
+    """Return by arm the seconds that boots of the same plan took in experiments that sent the same."""
+    taken: list[list[float]] = [[] for _ in design.arms]
     for other in store.list_experiments():
         if _workload(other) != _workload(design):
             continue
@@ -312,9 +280,9 @@ def _find_earlier_boots(design: Design) -> list[list[Boot]]:
         for earlier in progress.boots:
             kind = progress.design.arms[earlier.arm].plan.kind
             for place, arm in enumerate(design.arms):
-                if not earlier.error and arm.plan.kind == kind:
-                    boots_by_arm[place].append(earlier)
-    return boots_by_arm
+                if not earlier.error and earlier.took is not None and arm.plan.kind == kind:
+                    taken[place].append(earlier.took)
+    return taken
 
 
 def _workload(design: Design) -> tuple[object, ...]:
@@ -329,8 +297,3 @@ def _estimate_start(arm: Arm) -> tuple[float | None, str]:
     if bands and bands[0].ready_s:
         return statistics.fmean(bands[0].ready_s), f"by published starts ({bands[0].source})"
     return None, ""
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None

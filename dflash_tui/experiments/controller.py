@@ -31,17 +31,12 @@ _START_TIMEOUT = 60.0
 # A server has 15 s to stop; a busy machine takes longer for it.
 _STOP_TIMEOUT = 180.0
 _INTERVAL = 0.05
-_LOCK = "controller.lock"
 # By the experiments' ids.
 _children: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
 def find_disturbing_servers(design: Design) -> list[Run]:
-    """Return the servers that take a GPU, or the CPU, of the experiment's.
-
-    Raises:
-        UsageError: another experiment is running.
-    """
+    """Return the servers that take a GPU, or the CPU, of the experiment's; another experiment is a UsageError."""
     for other in store.list_experiments():
         if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
             raise UsageError(
@@ -60,23 +55,14 @@ def build_disturbed_error(runs: Sequence[Run], hint: str) -> UsageError:
     return UsageError(f"{', '.join(run.id for run in runs)} would disturb the measurement", hint=hint)
 
 
-def start_experiment(design: Design) -> str:
-    """Make the folder of an experiment, launch its driver detached, and return the experiment's id.
-
-    Raises:
-        DflashError: the folder cannot be made, or the driver ended at once.
-    """
+def start_experiment(design: Design) -> None:
+    """Make the folder of an experiment and launch its driver, detached."""
     store.create_experiment(design)
-    return launch_driver(design)
+    launch_driver(design)
 
 
-def launch_driver(design: Design) -> str:
-    """Launch a driver for an experiment that has none: it goes on after the last boot that is over.
-
-    Raises:
-        UsageError: it is driven already, or it is over.
-        DflashError: the driver ended at once.
-    """
+def launch_driver(design: Design) -> None:
+    """Launch a driver for an experiment that has none and is not over: it goes on after the last boot that is over."""
     folder = store.experiment_folder(design.id)
     _require_no_driver(folder, design)
     if store.read_progress(folder).finished:
@@ -86,15 +72,14 @@ def launch_driver(design: Design) -> str:
     deadline = time.monotonic() + _START_TIMEOUT
     while driver.process.poll() is None and time.monotonic() < deadline:
         if store.find_driver(folder):
-            return design.id
+            return
         time.sleep(_INTERVAL)
-    if store.read_progress(folder).finished:
-        return design.id
-    raise DflashError(
-        f"the driver of {design.id} exited at once",
-        evidence=driver.read_last_words(),
-        hint=f"dflash-tui ab resume {design.id}",
-    )
+    if not store.read_progress(folder).finished:
+        raise DflashError(
+            f"the driver of {design.id} exited at once",
+            evidence=driver.read_last_words(),
+            hint=f"dflash-tui ab resume {design.id}",
+        )
 
 
 def is_driven(design: Design) -> bool:
@@ -111,56 +96,35 @@ def _require_no_driver(folder: Path, design: Design) -> None:
 
 
 def extend_experiment(design: Design, boots: int) -> None:
-    """Add boots of each arm to an A/B that is over, and launch a driver for them; the A/B gets a new report.
-
-    Raises:
-        UsageError: it is not over, it is no A/B, another process is at work on it, or something else would disturb
-            the measurement.
-        DflashError: the driver ended at once.
-    """
-    with store.hold_lock(design, _LOCK):
-        folder = store.experiment_folder(design.id)
-        progress = store.read_progress(folder)
-        if design.tuning:
-            raise UsageError(
-                f"{design.id} is a tune, which is not extended", hint="begin a new one with a larger budget"
-            )
-        if not progress.finished:
-            raise UsageError(f"{design.id} is not over", hint=f"dflash-tui {design.command_word} resume {design.id}")
-        _require_no_driver(folder, design)
-        if in_the_way := find_disturbing_servers(design):
-            raise build_disturbed_error(in_the_way, "stop it first")
-        arms, before = len(design.arms), progress.design.order
-        turns = len(before) // arms  # the mirrored order goes on where it ended
-        order = variation.order_boots(arms, turns + boots)[turns * arms :]
-        store.append_event(folder, ExperimentExtended(time.time(), order))
-        (folder / store.REPORT).unlink(missing_ok=True)
-        launch_driver(design)
+    """Add boots of each arm to an A/B that is over, and launch a driver for them; the A/B gets a new report."""
+    folder = store.experiment_folder(design.id)
+    progress = store.read_progress(folder)
+    if design.tuning:
+        what = f"{design.id} is a tune, which is not extended"
+        raise UsageError(what, hint="begin a new one with a larger budget")
+    if not progress.finished:
+        raise UsageError(f"{design.id} is not over", hint=f"dflash-tui {design.command_word} resume {design.id}")
+    _require_no_driver(folder, design)
+    if in_the_way := find_disturbing_servers(design):
+        raise build_disturbed_error(in_the_way, "stop it first")
+    arms, before = len(design.arms), progress.design.order
+    turns = len(before) // arms  # the mirrored order goes on where it ended
+    order = variation.order_boots(arms, turns + boots)[turns * arms :]
+    store.append_event(folder, ExperimentExtended(time.time(), order))
+    (folder / store.REPORT).unlink(missing_ok=True)
+    launch_driver(design)
 
 
 def resume_experiment(design: Design) -> None:
-    """Launch a driver for an experiment that ended early.
-
-    Raises:
-        UsageError: something else would disturb the measurement, another process is at work on it, or there is nothing
-            to go on with.
-        DflashError: the driver ended at once.
-    """
-    with store.hold_lock(design, _LOCK):
-        ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
-        if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
-            raise build_disturbed_error(in_the_way, "stop it first")
-        launch_driver(design)
+    """Launch a driver for an experiment that ended early; raise UsageError where something would disturb it."""
+    ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
+    if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
+        raise build_disturbed_error(in_the_way, "stop it first")
+    launch_driver(design)
 
 
 def stop_driver(design: Design) -> bool:
-    """Ask the driver of an experiment to end, and wait until it has; return whether there was one.
-
-    It ends the server that it runs, and the experiment can be resumed.
-
-    Raises:
-        DflashError: it does not end.
-    """
+    """Ask the driver of an experiment to end with its server, and wait until it has; return whether there was one."""
     folder = store.experiment_folder(design.id)
     driver = store.find_driver(folder)
     if driver is None:
@@ -173,9 +137,8 @@ def stop_driver(design: Design) -> bool:
     deadline = time.monotonic() + _STOP_TIMEOUT
     while store.find_driver(folder):
         if time.monotonic() > deadline:
-            raise DflashError(
-                f"the driver of {design.id} (pid {driver.pid}) does not stop", hint="try again in a minute"
-            )
+            what = f"the driver of {design.id} (pid {driver.pid}) does not stop"
+            raise DflashError(what, hint="try again in a minute")
         time.sleep(_INTERVAL)
     return True
 
@@ -220,12 +183,7 @@ class ExperimentFront(Protocol):
 async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> bool:
     """Begin an experiment in a process of its own; return whether it began, which a no to a question prevents.
 
-    A failure leaves running servers alone.
-
-    Raises:
-        UsageError: another experiment is running.
-        PreflightFailed: an arm would not start.
-        DflashError: something could not be prepared or stopped, or the driver ended at once.
+    A failure leaves running servers alone. An arm that would not start is a PreflightFailed.
     """
     if not await front.confirm(TrustQuestion(resolved_recipes[0].recipe, [arm.plan for arm in design.arms])):
         return False
@@ -235,7 +193,7 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
         async with cluster_launch.open_peers(arm.request.peers) as peers:
-            report = await cluster_launch.check_all_hosts(PlannedLaunch(resolved, arm.plan), peers)
+            report = (await cluster_launch.check_and_survey(PlannedLaunch(resolved, arm.plan), peers))[0]
         try:
             report.raise_failed(offer_force=False)
         except PreflightFailed as error:

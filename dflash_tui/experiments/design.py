@@ -28,7 +28,7 @@ class Arm(msgspec.Struct, frozen=True):
 
     name: str
     request: LaunchRequest
-    """What launches it; the port is named, so that all arms have the same."""
+    """It names the port, so that all arms have the same."""
     plan: Plan
 
 
@@ -40,7 +40,6 @@ class Tuning(msgspec.Struct, frozen=True):
     axes: tuple[str, ...]
     """What is varied, one after the other, each as `KEY=VALUE,VALUE`."""
     save_as: str
-    """The name of the personal recipe that it ends with."""
     left_out: dict[str, str] = {}
 
 
@@ -49,19 +48,18 @@ class Design(msgspec.Struct, frozen=True):
 
     id: str
     made_at: float
-    """When it was designed, in seconds since the epoch."""
     version: str
     recipe: str
     vary: str
-    """What is varied: `mode`, `spec`, `n`, `profile`, `env.NAME`, `patch.NAME` and the like."""
+    """The key of what is varied, such as `mode` or `env.NAME`."""
     arms: tuple[Arm, ...]
-    """The values of what is varied; each is compared with the first."""
+    """Each is compared with the first."""
     order: tuple[int, ...]
-    """The arm of each boot, in the order in which they are launched."""
+    """The arm of each boot, as they are launched."""
     suite: str
     """The suite of prompts, by name or path; empty where two runs are set side by side."""
     digest: str
-    """The SHA-256 of the suite, by which a changed one is noticed."""
+    """The SHA-256 of the suite."""
     rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
     """How often a boot answers each prompt for each number of streams (more where few would not keep them busy)."""
     scale: Annotated[float, Meta(gt=0, le=MOST_SCALE)] = 1.0
@@ -69,10 +67,10 @@ class Design(msgspec.Struct, frozen=True):
     seed: Annotated[int, Meta(ge=0, le=MOST_SEED)] = 0
     """What the order of the prompts is shuffled by; sent with each request, too."""
     temperature: Annotated[float, Meta(ge=0, le=MOST_TEMPERATURE)] | None = 0.0
-    """The temperature of sampling; None is the model's own."""
+    """None is the model's own."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
-    """The numbers of requests that are under way at a time, one after the other."""
+    """The numbers of requests under way at a time, one after the other."""
     own_cache: bool = True
     """Whether each arm has a compile cache of its own, empty at its first boot."""
     synthetic: str = ""
@@ -81,7 +79,7 @@ class Design(msgspec.Struct, frozen=True):
     levels: bool = False
     """Whether the prompts are levels of one thing, such as the length of context, and no sample of what is asked."""
     repeats: bool = False
-    """Whether the same texts are sent again and again as they are, so that a prefix cache answers."""
+    """Whether a prefix cache answers, as the same texts are sent again."""
     keep_answers: bool = False
     checks_output: bool = False
     """Whether all that is asked is if the arms answer alike; the server names the tokens of its answers then."""
@@ -90,14 +88,14 @@ class Design(msgspec.Struct, frozen=True):
     cold: bool = False
     """Whether the caches of its arm are emptied before every boot, not only before the first."""
     fixed: bool = True
-    """Whether answers go on past the model's own end (`ignore_eos`), so that all have the length that was asked for."""
+    """Whether answers go on past the model's own end (`ignore_eos`)."""
     tuning: Tuning | None = None
     looks: _Count = 1
     """How often its boots are judged: once, and once more for each time that boots were added after a report."""
 
     @property
     def command_word(self) -> str:
-        """The command that begins such an experiment."""
+        """The command that begins and continues it."""
         return "tune" if self.tuning else "ab"
 
     @property
@@ -115,7 +113,6 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The machine at one moment of a boot; None or empty where it cannot be read."""
 
     at: float
-    """The moment, in seconds since the epoch."""
     power: str = ""
     """`mains`, `battery` or empty."""
     clock_mhz: Whole | None = None
@@ -125,7 +122,6 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     power_limit_w: Amount | None = None
     """The sum of the power limits of all `cards`."""
     cards: Whole = 1
-    """How many GPUs it is about."""
     throttle: tuple[str, ...] | None = None
     foreign: tuple[str, ...] | None = None
     """Processes of others on the GPUs, by name and pid, and servers of ours beside this one."""
@@ -163,7 +159,7 @@ class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     streams: Whole
     round: Whole
     tokens: Whole = 0
-    """How many tokens of the answer were scored."""
+    """How many of the answer were scored."""
     parted: Whole | None = None
     """The first token that is not that of the answer without speculation, from 1; None where all are."""
     ends_early: bool = False
@@ -185,10 +181,9 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     arm: int
     run: str
-    """The run that was launched; empty when it did not come to that."""
+    """Empty when none was launched."""
     attempt: int = 1
     began: Annotated[float, Meta(ge=0, lt=YEAR_2100)] = 0.0
-    """When it was launched, in seconds since the epoch."""
     prepared: Amount | None = None
     """Seconds that checks, patches and models took before the launch."""
     cache: str = ""
@@ -203,7 +198,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     cold_request: RequestDone | None = None
     requests: tuple[RequestDone, ...] = ()
     windows: tuple[MeasuredWindow, ...] = ()
-    """The time in which they counted, for each number of streams; none in boots of earlier releases."""
+    """For each number of streams; none in boots of earlier releases."""
     generated: Amount | None = None
     """By how many tokens the server's counter grew while they ran."""
     preemptions: Amount = 0.0
@@ -223,7 +218,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     inherited: dict[str, str] | None = None
     """The variables of the environment that vLLM reads, besides these; None where they were not recorded."""
     patches: dict[str, str] = {}
-    """Each patch in the engine, with the SHA-256 of the files that it made."""
+    """By name the SHA-256 of the files that the patch made."""
     versions: dict[str, str] = {}
     inspected: Amount = 0.0
     """Seconds of preparing it that went into inspecting its models, which a server else does itself."""
@@ -277,8 +272,6 @@ class RoundBegan(Event, frozen=True, tag="round began"):
 
     key: str
     """What is varied in it, such as `mode`; `CONFIRM` in the last ones."""
-    turn: int
-    """How often all that is varied has been gone through, from 1 on."""
     field: tuple[int, ...]
     """The arms that compete; the first is the best of the round before."""
     order: tuple[int, ...] = ()

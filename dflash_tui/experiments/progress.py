@@ -88,22 +88,19 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return the progress that the events add up to.
-
-    `due` is how many requests that count each boot sends (0: unknown), `driven` whether the driver runs.
-    """
+    """Return what the events add up to; `due` is how many requests that count each boot sends, 0 where unknown."""
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
     current: CurrentBoot | None = None
     rounds: list[RoundBegan] = []
     halted, finished = "", False
     for event in events:
+        design = extend_design(design, event)
         match event:
             case RoundBegan():
                 rounds.append(event)
-                design = extend_design(design, event)
             case ExperimentExtended():
-                design, finished, halted = extend_design(design, event), False, ""
+                finished, halted = False, ""
             case BootBegan():
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
                 halted = ""
@@ -120,8 +117,6 @@ def fold_progress(
                 halted = why
             case ExperimentFinished():
                 finished, halted = True, ""
-            case _:
-                pass
     progress = Progress(
         design,
         boots=tuple(over[number] for number in sorted(over)),
@@ -151,20 +146,16 @@ def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
             case BootEnded(boot=boot) if not boot.error and not boot.requests:  # earlier releases stored them twice
                 yield replace(event, boot=replace(boot, cold_request=boot.cold_request or cold, requests=(*requests,)))
                 continue
-            case _:
-                pass
         yield event
 
 
 def extend_design(design: Design, event: Happened) -> Design:
     """Return a design with the arms and boots that an event adds to it: a round of a tune does, and an extension."""
-    match event:
-        case ExperimentExtended():
-            return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
-        case RoundBegan():
-            return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
-        case _:
-            return design
+    if isinstance(event, ExperimentExtended):
+        return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
+    if isinstance(event, RoundBegan):
+        return replace(design, arms=(*design.arms, *event.arms), order=(*design.order, *event.order))
+    return design
 
 
 def estimate_left(
@@ -172,8 +163,7 @@ def estimate_left(
 ) -> float | None:
     """Return the seconds of the remaining boots; None where nothing shows how long they take.
 
-    `before` has by arm what a boot took in earlier experiments, used until a boot of the arm is over; not `whole` means
-    that it is only a part of a boot.
+    `before` has by arm what a boot took in earlier experiments, or a part of one where not `whole`.
     """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.events import OURS, RequestDone
-from dflash_tui.experiments import conditions
+from dflash_tui.experiments import boot_server
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import parse_argv_options
 from dflash_tui.experiments.analysis.report import Comparison, Confound, ExperimentReport, Verdict
@@ -44,11 +44,9 @@ _UNRECORDED = (
 class RunReport(msgspec.Struct, frozen=True):
     """What is known of one run; seconds are since the launch.
 
-    `up` is when the log said that it serves, `ready` its first answer, None when it did not come to that. `phases` are
-    the seconds of each, `facts` what the server said that it uses. `rates` are differences of its counters from the
-    first reading to the last, None without two; the rest of the server's traffic is in them. `requests` are those that
-    were measured on it, our own small ones left out. `conditions` are what the GPUs said while they were measured, None
-    without any. `plan` has no secrets.
+    `up` is when the log said that it serves, `ready` its first answer. `facts` is what the server said that it uses.
+    `rates` are of all its traffic, `requests` those that were measured, `conditions` of its GPUs meanwhile. `plan` has
+    no secrets.
     """
 
     run: str
@@ -70,11 +68,7 @@ class RunReport(msgspec.Struct, frozen=True):
 
 
 def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
-    """Return the report of a run, and the state that it was read from.
-
-    Raises:
-        DflashError: the recording cannot be read to its end.
-    """
+    """Return the report of a run, and the state that it was read from."""
     state, requests = RunState(), list[RequestDone]()
     for event in recording.events():
         state.apply(event)
@@ -106,7 +100,7 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
     if not requests:
         return None
     since = min(done.at - done.total for done in requests)
-    return conditions.summarize_gpu_samples(state.gpus, since, max(done.at for done in requests))
+    return boot_server.summarize_gpu_samples(state.gpus, since, max(done.at for done in requests))
 
 
 def redact_plan(plan: Plan) -> Plan:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,11 +26,8 @@ from dflash_tui.launch import session
 from dflash_tui.machine import processes
 from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.runs import (
-    registry,
-    server_process,
-)
-from dflash_tui.runs.run import Run
+from dflash_tui.runs import registry, server_process
+from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 # With less than this nothing can be measured: a log, some samples.
 _MIN_FREE_DISK = 64 << 20
@@ -45,15 +43,10 @@ async def run_experiment(
     """Run the remaining boots of a design and write the report.
 
     Servers that an earlier driver left are stopped first, and its interrupted boot is repeated. Cancelling stops the
-    server and records that. `tuner` adds the rounds of a tune.
-
-    Raises:
-        UsageError: another driver is at work.
-        OSError: the disk is full, for instance; a resume goes on from there.
-        DflashError: a server does not end, or rejects a prompt.
+    server. An error, such as a full disk, is recorded, and a resume goes on from there.
     """
     folder = store.experiment_folder(design.id)
-    with store.hold_lock(design, "driver.lock"):
+    with store.hold_driver_lock(design):
         store.record_driver(folder)
         try:
             await stop_leftover_servers(design)
@@ -98,8 +91,8 @@ async def _run_and_record_boot(
     arm = design.order[number]
     came_up = {measured.arm for measured in progress.boots if not measured.error}
     boot.write_driver_log(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
-    ready = boot.prepare_boot(design, number, attempt, resolved_recipes[arm], first=arm not in came_up)
-    measured = await boot.run_boot(ready, lambda event: store.append_event(folder, event))
+    tell = partial(store.append_event, folder)
+    measured = await boot.run_boot(design, number, attempt, resolved_recipes[arm], tell, first=arm not in came_up)
     if measured.error:
         boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
         if shutil.disk_usage(folder).free < _MIN_FREE_DISK:
@@ -110,7 +103,7 @@ async def _run_and_record_boot(
 
 def find_leftover_servers(design: Design) -> list[Run]:
     """Return the servers of the experiment that still have processes."""
-    ours = [run for run in registry.list_runs() if run.plan.env.get(boot_server.MARK) == design.id]
+    ours = [run for run in registry.list_runs() if run.plan.env.get(EXPERIMENT_MARK) == design.id]
     return [run for run in ours if server_process.list_processes(run)]
 
 
@@ -143,7 +136,7 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     unrecorded = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            here = process.environ().get(boot_server.MARK) == design.id
+            here = process.environ().get(EXPERIMENT_MARK) == design.id
             if here and not (Path(process.cwd()) / "run.json").exists():
                 unrecorded.append(process)
     return unrecorded

@@ -1,8 +1,4 @@
-"""The folders of experiments: made, listed, found, and read into how far each has come.
-
-A folder holds `experiment.json` (the `Design`), `events.jsonl` (what happened, one event per line, only ever added to),
-`driver.json` (who drives it), `driver.log`, `answers.jsonl` where answers are kept and, at the end, `report.json`.
-"""
+"""The folders of experiments (see `design`): made, listed, found, and read into how far each has come."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +21,8 @@ from dflash_tui.common.private_files import find_in_folders, load_each, try_lock
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import Event, encode
 from dflash_tui.experiments import progress
-from dflash_tui.experiments.analysis import answers, verdict
+from dflash_tui.experiments.analysis import verdict
+from dflash_tui.experiments.analysis.answers import add_output_checks
 from dflash_tui.experiments.analysis.report import RULES, ExperimentReport
 from dflash_tui.experiments.design import Design, Happened, KeptAnswer
 from dflash_tui.experiments.progress import Progress
@@ -36,12 +33,10 @@ _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driv
 _ANSWERS = "answers.jsonl"
 # Of all answers of an experiment; 80 answers of 2,048 tokens are about 1 MB.
 MOST_ANSWERS = 64 << 20
-# A boot that is over is one event with all its requests, some 500 bytes each.
+# A boot of an earlier release is one event with all its requests, some 500 bytes each.
 LONGEST_EVENT = 64 << 20
 _LARGEST_FILE = 256 << 20
 _PIECE = 1 << 20
-# More than enough for the spread of their boots, and read within a second.
-_decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
 
 
 class Driver(msgspec.Struct, frozen=True):
@@ -51,6 +46,7 @@ class Driver(msgspec.Struct, frozen=True):
     born: str
 
 
+_decoder: msgspec.json.Decoder[Happened] = msgspec.json.Decoder(Happened)
 _designs: msgspec.json.Decoder[Design] = msgspec.json.Decoder(Design)
 _drivers: msgspec.json.Decoder[Driver] = msgspec.json.Decoder(Driver)
 _reports: msgspec.json.Decoder[ExperimentReport] = msgspec.json.Decoder(ExperimentReport)
@@ -63,11 +59,7 @@ def experiment_folder(identity: str) -> Path:
 
 
 def load_experiment_suite(design: Design) -> Suite:
-    """Return the prompts of an experiment.
-
-    Raises:
-        UsageError: they are not those that it was begun with.
-    """
+    """Return the prompts of an experiment; raise UsageError where they are not those that it was begun with."""
     suite = suites.load_suite(design.suite)
     if suite.digest != design.digest:
         raise UsageError(f"the suite {suite.name} has changed since {design.id} began", hint="begin a new A/B")
@@ -87,25 +79,19 @@ def _count_requests(name: str, digest: str, rounds: int, concurrency: tuple[int,
         suite = suites.load_suite(name)
     except DflashError:
         return 0
-    return (
-        sum(suite.requests * suite.rounds(rounds, streams) for streams in concurrency) if suite.digest == digest else 0
-    )
+    count = sum(suite.requests * suite.rounds(rounds, streams) for streams in concurrency)
+    return count if suite.digest == digest else 0
 
 
 def create_experiment(design: Design) -> Path:
-    """Write the design into a folder of its own and return that.
-
-    Raises:
-        DflashError: the folder cannot be made, or there is one of that name.
-    """
+    """Write the design into a folder of its own, which must not be there yet, and return that."""
     folder = experiment_folder(design.id)
     try:
         private_files.make_private_folder(folder)
         write_json(folder / _DESIGN, design)
     except FileExistsError:
-        raise DflashError(
-            f"experiment {design.id} already exists", hint="run the command again: it gets another name"
-        ) from None
+        hint = "run the command again: it gets another name"
+        raise DflashError(f"experiment {design.id} already exists", hint=hint) from None
     except OSError as error:
         raise DflashError(f"cannot create {folder}", evidence=str(error)) from None
     return folder
@@ -135,11 +121,7 @@ def _load_design(path: Path) -> Design:
 
 
 def decode_report(data: bytes) -> ExperimentReport:
-    """Return the report that `report.json`, or a file of another user, holds.
-
-    Raises:
-        msgspec.MsgspecError: it is none.
-    """
+    """Return the report that `report.json`, or a file of another user, holds; else a MsgspecError."""
     return decode_record(data, _reports, _upgrade_report)
 
 
@@ -178,11 +160,7 @@ def _load_designs() -> tuple[dict[str, Design], dict[str, str]]:
 
 
 def find_experiment(name: str | None = None) -> Design:
-    """Return the experiment that `name` means: an id, the start of one, or a recipe's newest; without it the newest.
-
-    Raises:
-        UsageError: none fits, or the start of an id fits several.
-    """
+    """Return the experiment that `name` means: an id, the start of one, or a recipe's newest; without it the newest."""
     designs = list_experiments()
     if name is not None and (why := list_broken_experiments().get(name)):
         raise UsageError(f"ignoring {experiment_folder(name)}: {why}")
@@ -204,16 +182,11 @@ def find_experiment(name: str | None = None) -> Design:
 
 
 @contextmanager
-def hold_lock(design: Design, name: str) -> Iterator[None]:
-    """Hold a lock of an experiment, which ends with this process, however it ends.
-
-    Raises:
-        UsageError: another process holds it.
-    """
-    with open(experiment_folder(design.id) / name, "wb", opener=private_files.open_private) as lock:
+def hold_driver_lock(design: Design) -> Iterator[None]:
+    """Drive an experiment alone until this process ends; raise UsageError where another one does."""
+    with open(experiment_folder(design.id) / "driver.lock", "wb", opener=private_files.open_private) as lock:
         if not try_lock(lock.fileno()):
-            hint = f"dflash-tui ab attach {design.id}"
-            raise UsageError(f"{design.id} is already running", hint=hint)
+            raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
         yield
 
 
@@ -223,11 +196,7 @@ def find_driver(folder: Path) -> Driver | None:
         driver = untrusted_json.decode_json(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
     except (OSError, msgspec.MsgspecError):
         return None
-    return (
-        driver
-        if driver.pid > 1 and driver.born and processes.read_process_identity(driver.pid) == driver.born
-        else None
-    )
+    return driver if driver.born and processes.read_process_identity(driver.pid) == driver.born else None
 
 
 def record_driver(folder: Path) -> None:
@@ -236,11 +205,7 @@ def record_driver(folder: Path) -> None:
 
 
 def append_event(folder: Path, event: Event) -> None:
-    """Add an event; a line that a killed driver wrote half stays, and is skipped by readers.
-
-    Raises:
-        OSError: the disk is full, for instance; the event may be half written.
-    """
+    """Add an event; a line that was half written stays, and is skipped by readers."""
     private_files.append_line(folder / EVENTS, encode(event), durable=True)
 
 
@@ -273,11 +238,7 @@ def decode_event(line: bytes) -> Happened | None:
 
 
 def append_answer(folder: Path, answer: KeptAnswer) -> bool:
-    """Keep an answer; return whether there was room for it among those of the experiment.
-
-    Raises:
-        OSError: the disk is full, for instance.
-    """
+    """Keep an answer; return whether there was room for it among those of the experiment."""
     path, line = folder / _ANSWERS, msgspec.json.encode(answer)
     if path.exists() and path.stat().st_size + len(line) + 2 > MOST_ANSWERS:
         return False
@@ -291,14 +252,11 @@ def read_answers(folder: Path) -> list[KeptAnswer]:
         lines = private_files.read_file(folder / _ANSWERS, MOST_ANSWERS).split(b"\n")
     except OSError:
         return []
-    return [answer for line in lines if (answer := _decode_answer(line))]
-
-
-def _decode_answer(line: bytes) -> KeptAnswer | None:
-    try:
-        return untrusted_json.decode_json(line, _answers)
-    except msgspec.MsgspecError:
-        return None
+    answers = []
+    for line in lines:
+        with suppress(msgspec.MsgspecError):
+            answers.append(untrusted_json.decode_json(line, _answers))
+    return answers
 
 
 def read_report(folder: Path) -> ExperimentReport | None:
@@ -307,21 +265,15 @@ def read_report(folder: Path) -> ExperimentReport | None:
         report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
         return None
-    if report.design.id != folder.name:  # it is written to where its id says
-        return None
     if report.rules == RULES:
         return report
-    judged = answers.add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
+    judged = add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
     # A tune made its choice before its last boots, by the rules of that release.
     return msgspec.structs.replace(judged, tune=report.tune)
 
 
 def read_report_so_far(folder: Path) -> ExperimentReport:
-    """Return the report of an experiment; of one that is not over its boots until now, without any verdict.
-
-    Raises:
-        UsageError: its design cannot be read.
-    """
+    """Return the report of an experiment; of one that is not over its boots until now, without any verdict."""
     if report := read_report(folder):
         return report
     progress = read_progress(folder)
@@ -329,11 +281,7 @@ def read_report_so_far(folder: Path) -> ExperimentReport:
 
 
 def remove_experiment(design: Design) -> None:
-    """Delete an experiment's folder; its runs stay.
-
-    Raises:
-        UsageError: it is being driven.
-    """
+    """Delete the folder of an experiment that no driver runs; its runs stay."""
     folder = experiment_folder(design.id)
     if find_driver(folder):
         raise UsageError(f"{design.id} is running", hint=f"dflash-tui ab stop {design.id}")
@@ -341,20 +289,11 @@ def remove_experiment(design: Design) -> None:
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return how far the experiment in `folder` is.
-
-    Raises:
-        UsageError: its design cannot be read.
-    """
+    """Return how far the experiment in `folder` is; raise UsageError where its design cannot be read."""
     try:
         design = _load_design(folder / _DESIGN)
     except UsageError as error:
         hint = "dflash-tui ab list shows them"
         raise UsageError(f"{folder} is not an experiment", evidence=str(error), hint=hint) from None
-    return progress.fold_progress(
-        design,
-        read_events(folder),
-        due=count_measured_requests(design),
-        driven=find_driver(folder) is not None,
-        now=time.time(),
-    )
+    due, driven = count_measured_requests(design), find_driver(folder) is not None
+    return progress.fold_progress(design, read_events(folder), due=due, driven=driven, now=time.time())

@@ -1,10 +1,9 @@
 """The rounds of a tune: what competes next, given what the boots before have measured; pure but for planning.
 
 One thing is varied after the other (axes), each on the best setting so far, by successive halving: every candidate
-gets a boot, the better half another one, until one is left or a difference is shown. The axes are gone through again
-while that changes the best. The last rounds boot the best and the published setting in turn: both were chosen by
-chance, too, and only boots after the choice tell by how much they differ. Their number follows from the budget and
-the seconds of a boot, never from whether they show a difference.
+gets a boot, the better half another one, until one is left or a difference is shown. The last rounds boot the best and
+the published setting in turn: both were chosen by chance, too, and only boots after the choice tell by how much they
+differ. Their number follows from the budget and the seconds of a boot, never from whether they show a difference.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from statistics import median
 from typing import NamedTuple
 
 from msgspec.structs import replace
+from packaging.version import Version
 
+from dflash_tui.common.errors import UsageError
 from dflash_tui.events import Phase
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import answers, verdict
@@ -27,23 +28,186 @@ from dflash_tui.experiments.analysis.measures import (
     compare_measure,
     select_measured_boots,
 )
-from dflash_tui.experiments.analysis.report import Comparison, OutputVerdict, TuneOutcome, Verdict
+from dflash_tui.experiments.analysis.report import OutputVerdict, TuneOutcome, Verdict
 from dflash_tui.experiments.analysis.verdict import NEAR
+from dflash_tui.experiments.builder import are_alike
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, Boot, KeptAnswer, RoundBegan, Tuning
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.experiments.tune_candidates import Candidate, Proposal, judges_starts
+from dflash_tui.launch import planner
+from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.planning import patch_file, patch_selection
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
-# What turns an axis and the best arm so far into candidates; the arms that there are, and those of the axis that are
-# shown to be worse.
-Propose = Callable[[str, Arm, Sequence[Arm], Sequence[Arm]], Proposal]
-_MOST_ROUNDS, _MOST_TURNS = 3, 3
+_FIELDS = tuple(name for name in LaunchChanges.__struct_fields__ if name in LaunchRequest.__struct_fields__)
+_SHORT = {"num_speculative_tokens": "n", "mode": ""}
+_LOADER = "load-format"
+_START_MEASURE = "start."
+_BACKENDS = "flash_attn,triton_attn,flashinfer"
+_DRAFTER_BACKEND, _DRAFT_SAMPLING = "speculation.attention_backend", "speculation.draft_sample_method"
+_REJECTION = "speculation.rejection_sample_method"
+# What of speculation is tried with which values, and the first release that has it.
+_OF_SPECULATION = {
+    _DRAFTER_BACKEND: (_BACKENDS, "0.21.0"),
+    _DRAFT_SAMPLING: ("probabilistic", "0.22.0"),
+    _REJECTION: ("block", "0.26.0"),
+}
+# There a probabilistic draft changes the distribution of answers (vllm#54282).
+_WRONG_PROBABILISTIC = Version("0.28.0")
+_RUNNER = "env.VLLM_USE_V2_MODEL_RUNNER"
+_FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
+_FIRST_WITH_INSTANTTENSOR = "0.29.0"
+_SEQUENCES = (2, 4, 8, 16)
+_MOST_SEQUENCES = 3
+
+
+class Candidate(NamedTuple):
+    """A setting that may be tried, and the recipe as it has it."""
+
+    arm: Arm
+    resolved: ResolvedRecipe
+
+
+class Proposal(NamedTuple):
+    """Settings that were not tried yet, and what cannot be tried and why."""
+
+    candidates: list[Candidate]
+    left_out: dict[str, str]
+
+
+def propose_candidates(
+    axis: str, best: Arm, arms: Sequence[Arm], plan: Callable[[LaunchRequest], PlannedLaunch]
+) -> Proposal:
+    """Return `best` with each value of an axis, given as `KEY=VALUE,VALUE`, that makes none of `arms`."""
+    proposal, key = Proposal([], {}), axis.partition("=")[0]
+    for value, changes in variation.parse_variation(axis, least=1).arms.items():
+        request = best.request.with_changes(changes)
+        try:
+            planned = plan(request)
+        except UsageError as error:
+            proposal.left_out[f"{key}={value}"] = error.what
+            continue
+        skipped, asked = planned.plan.skipped_patches, [name.removeprefix("patches.") for name in changes.settings]
+        missing = _list_missing_models(planned.plan, arms[0].plan)
+        if why := next((skipped[patch] for patch in asked if patch in skipped), ""):
+            proposal.left_out[key] = why
+        elif missing:
+            why = f"{', '.join(missing)} is not on this machine, and would be fetched on the budget"
+            proposal.left_out[f"{key}={value}"] = why
+        else:
+            arm = Arm(name_setting(arms[0].request, request), request, planned.plan)
+            if not any(are_alike(arm, other) for other in (*arms, *(each.arm for each in proposal.candidates))):
+                proposal.candidates.append(Candidate(arm, planned.resolved))
+    return proposal
+
+
+def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
+    others = [model for model in plan.models if model not in published.models]
+    here = planner.find_local_models(plan) if others else {}
+    return [model.name for model in others if (model.name, model.revision) not in here]
+
+
+def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
+    """Return a name for a setting: what it has that the published one has not, such as `graphs n=11`."""
+    words = []
+    for name in _FIELDS:
+        value = getattr(request, name)
+        if name != "settings" and value is not None and value != getattr(published, name):
+            short = _SHORT.get(name, name)
+            words.append(f"{short}={value}" if short else str(value))
+    for name, value in request.settings.items():
+        if published.settings.get(name) != value:
+            patch = name.replace("patches.", "patch." if value == "true" else "without patch.", 1)
+            words.append(patch if name.startswith("patches.") else f"{name}={value}")
+    return " ".join(words) or PUBLISHED
+
+
+class Axes(NamedTuple):
+    """What is varied, the largest effects first, and what is left out and why."""
+
+    axes: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def judges_starts(key: str) -> bool:
+    """Whether what is varied changes how a server starts, and not how fast it answers."""
+    return key == _LOADER or key.startswith(_START_MEASURE)
+
+
+def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int) -> Axes:
+    """Return what a tune of this launch varies; `streams` is the most requests under way at a time."""
+    left_out: dict[str, str] = {}
+    recipe = resolved.recipe
+    methods = [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
+    axes = [_list_modes(plan), *methods, *_list_patches(resolved, plan, left_out)]
+    if plan.on_cpu:
+        left_out |= {
+            f"attention-backend, {_DRAFTER_BACKEND}": "a CPU has one attention backend",
+            "max-num-seqs": "it decides which CUDA graphs are captured, and a CPU has none",
+            _LOADER: "the other loaders load onto a GPU",
+        }
+    vllm = Version(resolved.engine.vllm)
+    if not plan.on_cpu:
+        axes += [f"{_RUNNER}=1"] if _FIRST_WITH_V2 <= vllm < _ALWAYS_V2 else []
+    # Quarters of the most tokens that the drafter drafts, and 0.
+    if most := (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens:
+        axes.append("n=" + ",".join(map(str, dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0)))))
+    axes += [] if plan.on_cpu else [f"attention-backend={_BACKENDS}"]
+    if plan.num_speculative_tokens:
+        axes += _list_speculation(vllm, plan, temperature, left_out)
+    if not plan.on_cpu:
+        enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # never fewer than are sent
+        loaders = ["fastsafetensors"]
+        if vllm >= Version(_FIRST_WITH_INSTANTTENSOR):
+            loaders.append("instanttensor")
+        else:
+            why = f"vLLM {vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
+            left_out[f"{_LOADER}=instanttensor"] = why
+        axes += [f"max-num-seqs={','.join(map(str, enough[:_MOST_SEQUENCES]))}", f"{_LOADER}={','.join(loaders)}"]
+    return Axes(tuple(axes), left_out)
+
+
+def _list_modes(plan: Plan) -> str:
+    """Return the modes; eager is tried on a CPU, which has no CUDA graphs, or where it is the published mode."""
+    eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
+    return "mode=" + ",".join([*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager])
+
+
+def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
+    """Return the patches that the plan does not have and that the release takes, experimental ones included."""
+    patches = [patch for patch in patch_file.load_all_patches()[0] if patch.name not in plan.patches]
+    mine = [patch for patch in patches if not patch.recipes or resolved.recipe.name in patch.recipes]
+    names = [patch.name for patch in mine if patch.distribution == resolved.engine.distribution]
+    with_patches = replace(resolved, patches=tuple(dict.fromkeys((*resolved.patches, *names))))
+    skipped = patch_selection.select_patches(with_patches, patchable=True).skipped
+    left_out |= {f"patch.{name}": skipped[name] for name in names if name in skipped}
+    return [f"patch.{name}=on" for name in names if name not in skipped]
+
+
+def _list_speculation(vllm: Version, plan: Plan, temperature: float | None, left_out: dict[str, str]) -> list[str]:
+    axes = []
+    for key, (values, first) in _OF_SPECULATION.items():
+        if key == _DRAFTER_BACKEND and plan.on_cpu:
+            continue
+        if key != _DRAFTER_BACKEND and temperature == 0:
+            left_out[key] = "it changes nothing at temperature 0; --temperature 0.7 tries it"
+        elif vllm < Version(first):
+            left_out[key] = f"vLLM {vllm} does not have it; {first} does"
+        elif key == _DRAFT_SAMPLING and vllm == _WRONG_PROBABILISTIC:
+            left_out[key] = f"answers are others than without drafts in vLLM {vllm} (vllm#54282)"
+        else:
+            axes.append(f"{key}={values}")
+    return axes
+
+
+# What turns an axis, the best arm so far and all arms that there are into candidates.
+Propose = Callable[[str, Arm, Sequence[Arm]], Proposal]
+_MOST_ROUNDS = 3
 # Boots of each arm in the last rounds: two show a spread, more than five make little of the interval.
 _LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
 _TRIES_OF_PUBLISHED = 2
-
-
 # The published setting, the best one, and two more of each to be sure.
 BOOTS_FOR_A_VERDICT = 6
 NO_ROOM = "the budget has no room for it"
@@ -57,15 +221,8 @@ class NextRound(NamedTuple):
     resolved_recipes: list[ResolvedRecipe]
 
 
-class _Position(NamedTuple):
-    """A place in the axes: the pass through them, and the axis."""
-
-    turn: int
-    axis: int
-
-
 class _Search(NamedTuple):
-    """A tune whose published setting has been measured."""
+    """A tune whose published setting has been measured, and the best arm so far."""
 
     progress: Progress
     tuning: Tuning
@@ -84,25 +241,20 @@ class _Search(NamedTuple):
     @property
     def cost_of_pair(self) -> float:
         """The seconds of a boot of the published setting and one of the best."""
-        return median_cost(self.progress, 0) + median_cost(self.progress, self.leader)
-
-    @property
-    def keys(self) -> list[str]:
-        """What is varied by each axis."""
-        return [list_key(axis) for axis in self.tuning.axes]
+        return _median_cost(self.progress, 0) + _median_cost(self.progress, self.leader)
 
 
 def plan_round(progress: Progress, propose: Propose) -> NextRound | None:
     """Return the next round of a tune; None when it is over."""
-    last = progress.rounds[-1] if progress.rounds else None
-    if progress.design.tuning is None:
+    tuning, last = progress.design.tuning, progress.rounds[-1] if progress.rounds else None
+    if tuning is None:
         return None
     if not any(boot.arm == 0 and not boot.error for boot in progress.boots):
         again = sum(boot.arm == 0 for boot in progress.boots) < _TRIES_OF_PUBLISHED
-        return NextRound(RoundBegan(time.time(), PUBLISHED, 1, (0,), (0,)), []) if again else None
+        return NextRound(RoundBegan(time.time(), PUBLISHED, (0,), (0,)), []) if again else None
     if last and last.key == CONFIRM:  # the choice is made, whatever its own boots measure
-        return _confirm_further(_Search(progress, progress.design.tuning, last.field[-1]), last)
-    search = _Search(progress, progress.design.tuning, choose_leader(progress))
+        return _confirm_further(_Search(progress, tuning, last.field[-1]), last)
+    search = _Search(progress, tuning, choose_leader(progress))
     return (_narrow_field(search, last) if last else None) or _open_field(search, propose)
 
 
@@ -114,25 +266,25 @@ def list_key(axis: str) -> str:
 def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
     """Return a round with the better half of a field; None where it is decided, or the budget is too small."""
     progress = search.progress
-    ranked = rank_field(progress, last)
+    ranked = _rank_field(progress, last)
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
-    rounds = sum((entry.key, entry.turn) == (last.key, last.turn) for entry in progress.rounds)
-    cost = sum(median_cost(progress, arm) for arm in staying)
+    rounds = sum(entry.key == last.key for entry in progress.rounds)
+    cost = sum(_median_cost(progress, arm) for arm in staying)
     # Twice measured and so near that it matters little which of them is kept.
     alike = rounds > 1 and all(-entry.behind < NEAR for entry in ranked if entry.arm in staying)
     if len(staying) < 2 or alike or rounds >= _MOST_ROUNDS or cost > search.room:
         return None
-    return NextRound(RoundBegan(time.time(), last.key, last.turn, staying, staying), [])
+    return NextRound(RoundBegan(time.time(), last.key, staying, staying), [])
 
 
 def _open_field(search: _Search, propose: Propose) -> NextRound:
     """Return a round of the next axis that has candidates, or else the last one."""
     arms, leader = search.progress.design.arms, search.leader
+    keys = [list_key(axis) for axis in search.tuning.axes]
+    after = max((keys.index(began.key) + 1 for began in search.progress.rounds if began.key in keys), default=0)
     left_out: dict[str, str] = {}
-    for place in _list_positions(search):
-        key = search.keys[place.axis]
-        worse = [arms[arm] for arm in _find_worse(search.progress, key)]
-        proposal = propose(search.tuning.axes[place.axis], arms[leader], arms, worse)
+    for axis, key in zip(search.tuning.axes[after:], keys[after:], strict=True):
+        proposal = propose(axis, arms[leader], arms)
         again = (leader,) if judges_starts(key) else ()  # a start is compared with others of its own round
         fitting = _select_affordable(search, proposal.candidates, again)
         left_out |= proposal.left_out
@@ -140,41 +292,18 @@ def _open_field(search: _Search, propose: Propose) -> NextRound:
         if fitting:
             added = tuple(range(len(arms), len(arms) + len(fitting)))
             entering = tuple(candidate.arm for candidate in fitting)
-            event = RoundBegan(
-                time.time(), key, place.turn, (leader, *added), (*again, *added), arms=entering, left_out=left_out
-            )
+            field, order = (leader, *added), (*again, *added)
+            event = RoundBegan(time.time(), key, field, order, arms=entering, left_out=left_out)
             return NextRound(event, [candidate.resolved for candidate in fitting])
     field = (0, leader) if leader else (0,)
-    return NextRound(RoundBegan(time.time(), CONFIRM, 1, field, _order_confirming(search), left_out=left_out), [])
-
-
-def _list_positions(search: _Search) -> list[_Position]:
-    """Return the axes that follow; after the last one the first again, if this pass has changed the best."""
-    keys = search.keys
-    searched = [began for began in search.progress.rounds if began.key in keys]
-    turn, axis = (searched[-1].turn, keys.index(searched[-1].key)) if searched else (1, -1)
-    positions = [_Position(turn, place) for place in range(axis + 1, len(keys))]
-    begun_with = next((began.field[0] for began in searched if began.turn == turn), search.leader)
-    if begun_with != search.leader and turn < _MOST_TURNS:
-        positions += [_Position(turn + 1, place) for place in range(len(keys))]
-    return positions
-
-
-def _find_worse(progress: Progress, key: str) -> set[int]:
-    """Return the arms of an axis that failed or are shown to be slower than the best of their field."""
-    opened = [began for began in progress.rounds if began.key == key and began.arms]
-    worse: set[int] = set()
-    for began in opened:
-        ranked = rank_field(progress, began)
-        worse |= {*began.field[1:]} - {standing.arm for standing in ranked if not standing.is_shown}
-    return worse
+    return NextRound(RoundBegan(time.time(), CONFIRM, field, _order_confirming(search), left_out=left_out), [])
 
 
 def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: Sequence[int]) -> list[Candidate]:
-    room = search.room - sum(median_cost(search.progress, arm) for arm in again)
+    room = search.room - sum(_median_cost(search.progress, arm) for arm in again)
     fitting: list[Candidate] = []
     for candidate in candidates:
-        room -= guess_cost(search.progress, candidate.arm.plan.mode)
+        room -= _guess_cost(search.progress, candidate.arm.plan.mode)
         if room < 0:
             break
         fitting.append(candidate)
@@ -187,7 +316,7 @@ def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
     if any(boot.error for boot in fresh):
         return None
     order = _order_confirming(search, before=len(fresh) // 2)
-    return NextRound(RoundBegan(time.time(), CONFIRM, 1, last.field, order), []) if order else None
+    return NextRound(RoundBegan(time.time(), CONFIRM, last.field, order), []) if order else None
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
@@ -197,7 +326,7 @@ def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
     return tuple((0, search.leader)[place] for place in arms[2 * before :])
 
 
-class Standing(NamedTuple):
+class _Standing(NamedTuple):
     """An arm of a field: the logarithm of its ratio to the field's best, and whether it is shown to be worse."""
 
     arm: int
@@ -205,85 +334,93 @@ class Standing(NamedTuple):
     is_shown: bool
 
 
-def rank_field(progress: Progress, of: RoundBegan) -> list[Standing]:
+def _rank_field(progress: Progress, of: RoundBegan) -> list[_Standing]:
     """Return the arms of a round's field that came up and measured something, the best first.
 
-    What changes the start alone, such as a loader, is judged by the seconds of starts within its own rounds, which find
-    the same in the page cache; anything else by tok/s, prompt by prompt.
+    What changes the start alone is judged by the seconds of starts within its own rounds, anything else by tok/s.
     """
-    design, boots = progress.design, progress.boots
-    failed = {boot.arm for boot in boots if boot.error}
+    failed = {boot.arm for boot in progress.boots if boot.error}
     measure = START if judges_starts(of.key) else TOKENS
-    since = _first_boot_of(progress, of) if measure == START else 0
-    logs = collect_measure(design, [boot for boot in boots if boot.number >= since], measure)
+    since = _find_first_boot(progress, of.key) if measure == START else 0
+    logs = collect_measure(progress.design, [boot for boot in progress.boots if boot.number >= since], measure)
     alive = [arm for arm in of.field if arm not in failed - {0} and logs[arm]]
     apart = {arm: compare_measure(logs, alive[0], arm, measure) for arm in alive}
     means = {arm: mean.log for arm, mean in apart.items() if mean}
     ranked = sorted(means, key=lambda arm: -means[arm])
-    standings = []
-    for arm in ranked:
-        difference = compare_measure(logs, ranked[0], arm, measure)
-        is_shown = arm != ranked[0] and difference is not None and difference.is_shown
-        standings.append(Standing(arm, means[arm] - means[ranked[0]], is_shown))
-    return standings
+    differences = {arm: compare_measure(logs, ranked[0], arm, measure) for arm in ranked[1:]}
+    shown = {arm for arm, difference in differences.items() if difference and difference.is_shown}
+    return [_Standing(arm, means[arm] - means[ranked[0]], arm in shown) for arm in ranked]
 
 
 def choose_leader(progress: Progress) -> int:
     """Return the best arm so far: that of the last field, unless the one before it is nearly as good, as in a sweep."""
     searched = [entry for entry in progress.rounds if entry.key != CONFIRM]
-    if not searched or not (ranked := rank_field(progress, searched[-1])):
+    if not searched or not (ranked := _rank_field(progress, searched[-1])):
         return 0
-    last = searched[-1]
-    before = next(entry.field[0] for entry in searched if (entry.key, entry.turn) == (last.key, last.turn))
+    before = next(entry.field[0] for entry in searched if entry.key == searched[-1].key)
     behind = {entry.arm: -entry.behind for entry in ranked}
     return before if behind.get(before, math.inf) < NEAR else ranked[0].arm
 
 
-def median_cost(progress: Progress, arm: int) -> float:
-    """Return the seconds that another boot of an arm takes: as its own did, or as `guess_cost` says."""
-    own = [reckon_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
-    return median(own) if own else guess_cost(progress, progress.design.arms[arm].plan.mode)
+def _median_cost(progress: Progress, arm: int) -> float:
+    """Return the seconds that another boot of an arm takes: as its own did, or as `_guess_cost` says."""
+    own = [_reckon_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
+    return median(own) if own else _guess_cost(progress, progress.design.arms[arm].plan.mode)
 
 
-def guess_cost(progress: Progress, mode: Mode) -> float:
+def _guess_cost(progress: Progress, mode: Mode) -> float:
     """Return the seconds that a first boot of a setting takes: as those of its mode before did, or as the longest."""
     good = [boot for boot in progress.boots if not boot.error]
-    alike = [reckon_anew(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
-    reckon = reckon_anew if mode is Mode.COMPILE else reckon_again
+    alike = [_reckon_first(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
+    reckon = _reckon_first if mode is Mode.COMPILE else _reckon_again
     return median(alike) if alike else max(map(reckon, good), default=0.0)
 
 
-def reckon_again(boot: Boot) -> float:
+def _reckon_again(boot: Boot) -> float:
     """Return the seconds that a boot takes once more: a cold one has compiled what the next one finds."""
-    return reckon_anew(boot) - (boot.phases.get(Phase.COMPILE, 0.0) if boot.cache == "cold" else 0.0)
+    return _reckon_first(boot) - (boot.phases.get(Phase.COMPILE, 0.0) if boot.cache == "cold" else 0.0)
 
 
-def reckon_anew(boot: Boot) -> float:
+def _reckon_first(boot: Boot) -> float:
     """Return the seconds that a boot of another setting takes: it finds what the first one prepared."""
     return (boot.took or 0.0) + ((boot.prepared or 0.0) if boot.cache != "cold" else 0.0)
 
 
-def _first_boot_of(progress: Progress, of: RoundBegan) -> int:
-    """Return the number of the first boot of the rounds with the same axis and pass."""
-    after = len(progress.design.order)
+def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
+    """Return the seconds for a first verdict: those spent, a boot of another setting, and two more of each."""
+    published = [boot for boot in boots if not boot.error]
+    again = (BOOTS_FOR_A_VERDICT - 2) * max(map(_reckon_again, published))
+    return spent + max(map(_reckon_first, published)) + again
+
+
+def _find_first_boot(progress: Progress, key: str) -> int:
+    """Return the number of the first boot of the rounds of an axis."""
+    first = after = len(progress.design.order)
     for search_round in reversed(progress.rounds):
         after -= len(search_round.order)
-        if (search_round.key, search_round.turn) == (of.key, of.turn):
-            first = after
+        first = after if search_round.key == key else first
     return first
 
 
 def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> TuneOutcome:
-    """Return what is known of a tune; while it runs, or after it was stopped, the best so far."""
+    """Return what is known of a tune; while it runs, or after it was stopped, the best so far.
+
+    The best is compared by the boots of the last rounds alone, where both arms have some: the choice was made by those
+    before. Of all other arms every boot counts.
+    """
     design, boots = progress.design, progress.boots
     last = progress.rounds[-1] if progress.rounds else None
-    best = last.field[-1] if last and last.key == CONFIRM else choose_leader(progress)
-    fresh = select_fresh_boots(progress)
-    confirmed = bool(best) and all(select_measured_boots(fresh, arm) for arm in (0, best))
+    is_chosen = last is not None and last.key == CONFIRM
+    best = last.field[-1] if last and is_chosen else choose_leader(progress)
+    since = _find_first_boot(progress, CONFIRM)
+    fresh = [boot for boot in boots if boot.number >= since or boot.arm not in {0, best}]
+    confirmed = bool(best) and is_chosen and all(select_measured_boots(fresh, arm) for arm in (0, best))
     used = fresh if confirmed else boots
     comparison = verdict.compare_pair(design, used, 0, best, measure=TOKENS, comparisons=1) if best else None
+    alike = "yes"
     if comparison:
-        comparison = replace(comparison, outputs=answers.compare_outputs(design, boots, 0, best, kept_answers))
+        outputs = answers.compare_outputs(design, boots, 0, best, kept_answers)
+        comparison, alike = replace(comparison, outputs=outputs), _ALIKE[outputs.verdict]
     left_out = dict(design.tuning.left_out) if design.tuning else {}
     for search_round in progress.rounds:
         left_out |= search_round.left_out
@@ -293,7 +430,7 @@ def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> T
         best=best,
         comparison=comparison,
         confirmed=confirmed,
-        answers=_judge_answers(comparison),
+        answers=alike,
         tried=len(tried),
         dropped={design.arms[boot.arm].name: boot.error for boot in boots if boot.error and boot.arm not in tried},
         left_out={name: why for name, why in left_out.items() if name not in names},
@@ -301,42 +438,10 @@ def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> T
     )
 
 
-def select_fresh_boots(progress: Progress) -> list[Boot]:
-    """Return the boots that compare the best with the published setting.
-
-    Of these two the boots of the last rounds alone, since the choice was made by those before; of all other arms every
-    boot, since they tell how far boots of one arm are apart.
-    """
-    last = progress.rounds[-1] if progress.rounds else None
-    if last is None or last.key != CONFIRM:
-        return []
-    since = _first_of_last_rounds(progress)
-    return [boot for boot in progress.boots if boot.number >= since or boot.arm not in last.field]
-
-
 def select_boots_of_last_rounds(progress: Progress) -> list[Boot]:
     """Return the boots of the best and the published setting after the choice between them and all others."""
-    since = _first_of_last_rounds(progress)
+    since = _find_first_boot(progress, CONFIRM)
     return [boot for boot in progress.boots if boot.number >= since]
-
-
-def _first_of_last_rounds(progress: Progress) -> int:
-    confirming = [search_round for search_round in progress.rounds if search_round.key == CONFIRM]
-    return len(progress.design.order) - sum(len(search_round.order) for search_round in confirming)
-
-
-def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
-    """Return the seconds of a budget that has room for a first verdict, where the published setting alone was booted.
-
-    Beside what it took that is a boot of another setting, and two more of each.
-    """
-    published = [boot for boot in boots if not boot.error]
-    again = (BOOTS_FOR_A_VERDICT - 2) * max(map(reckon_again, published))
-    return spent + max(map(reckon_anew, published)) + again
-
-
-def _judge_answers(comparison: Comparison | None) -> str:
-    return _ALIKE[comparison.outputs.verdict] if comparison and comparison.outputs else "yes"
 
 
 def is_worth_keeping(found: TuneOutcome) -> bool:

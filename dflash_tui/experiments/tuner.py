@@ -20,7 +20,7 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.experiments import boot, builder, store, tune_candidates, tune_schedule, variation
+from dflash_tui.experiments import boot, builder, store, tune_schedule, variation
 from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
@@ -50,7 +50,7 @@ class MachineTuner(NamedTuple):
 
     def plan_round(self, progress: Progress) -> NextRound | None:
         """Return another round once all boots are over; None at the end."""
-        following = tune_schedule.plan_round(progress, partial(tune_candidates.propose_candidates, plan=self.plan))
+        following = tune_schedule.plan_round(progress, partial(tune_schedule.propose_candidates, plan=self.plan))
         if following:
             names = [arm.name for arm in (*progress.design.arms, *following.event.arms)]
             field = ", ".join(names[arm] for arm in following.event.field)
@@ -72,23 +72,14 @@ class MachineTuner(NamedTuple):
         return replace(report, tune=tune)
 
     def plan(self, request: LaunchRequest) -> PlannedLaunch:
-        """Return the plan of a setting.
-
-        Raises:
-            UsageError: this release or this hardware does not have it, or it takes a patch that needs a yes.
-        """
+        """Return the plan of a setting; raise UsageError where release or hardware lack it, or a patch needs a yes."""
         planned = planner.plan_launch(request, self.probe, recipe=self.recipe, cluster=self.cluster)
         recipe_trust.require_trust(self.recipe, [planned.plan])
         return planned
 
 
 def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bool) -> Path:
-    """Write the best setting of a tune as a recipe, whether or not the tune is over; return its file.
-
-    Raises:
-        DflashError: it cannot be planned any more, or no recipe can be called so.
-        OSError: it cannot be written.
-    """
+    """Write the best setting of a tune as a recipe, by the next free name unless `overwrite`, and return its file."""
     arm = progress.design.arms[tune.best]
     recipe = recipe_loader.find_recipe(arm.request.recipe)
     probe = planner.probe_for(recipe)
@@ -115,22 +106,17 @@ def build_tune(
     """Return a tune of a launch: an experiment that begins with the published setting alone.
 
     `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
-    matter. `name` is that of the personal recipe, and `cluster` the hosts where the launch names others.
-
-    Raises:
-        UsageError: a name, a value or a combination is wrong, or the budget is too short for two boots.
+    matter.
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)
     base, (resolved,) = builder.build_experiment(
         replace(request, own_cache=False), Varied("tune", {PUBLISHED: LaunchChanges()}), cluster=cluster
     )
-    streams = max(request.concurrency)
-    chosen = (
-        tune_candidates.Axes(tuple(axes), {})
-        if axes
-        else tune_candidates.list_axes(resolved, base.arms[0].plan, temperature=base.temperature, streams=streams)
-    )
+    chosen = tune_schedule.Axes(tuple(axes), {})
+    if not axes:
+        streams, plan = max(request.concurrency), base.arms[0].plan
+        chosen = tune_schedule.list_axes(resolved, plan, temperature=base.temperature, streams=streams)
     keys = [tune_schedule.list_key(axis) for axis in chosen.axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
@@ -138,19 +124,14 @@ def build_tune(
     tuning = Tuning(budget, chosen.axes, name, chosen.left_out)
     design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))
     expected = builder.estimate_duration(design)
-    _check_budget(budget, expected)
-    return BuiltTune(design, resolved, expected)
-
-
-def _check_budget(budget: float, boot: DurationEstimate) -> None:
-    if boot.seconds is not None and budget < 2 * boot.seconds:
-        least, useful = 2 * boot.seconds, BOOTS_FOR_A_VERDICT * boot.seconds
+    if expected.seconds is not None and budget < 2 * expected.seconds:
+        took, two = (format_duration(count * expected.seconds) for count in (1, 2))
         raise UsageError(
             f"a budget of {format_duration(budget)} is too short for two boots",
-            evidence=f"a boot takes about {format_duration(boot.seconds)}, {boot.source}; two take "
-            f"{format_duration(least)}",
-            hint=f"--budget {-(-useful // 60):.0f}m has room for a first verdict",
+            evidence=f"a boot takes about {took}, {expected.source}; two take {two}",
+            hint=f"--budget {-(-BOOTS_FOR_A_VERDICT * expected.seconds // 60):.0f}m has room for a first verdict",
         )
+    return BuiltTune(design, resolved, expected)
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
@@ -174,14 +155,7 @@ def choose_name(recipe: str) -> str:
 def write_recipe(
     progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe, name: str, *, overwrite: bool
 ) -> Path:
-    """Write the best setting of a tune as a recipe of the user's own, and return its file.
-
-    Without `overwrite` the next free name is taken.
-
-    Raises:
-        RecipeError: what would be written is no valid recipe.
-        UsageError: the table of releases does not have the release of an engine that was chosen by hand.
-    """
+    """Write the best setting, which `resolved` has, as `keep_best` does, and trust it."""
     folder = paths.user_recipes_folder()
     private_files.ensure_private_folder(folder)
     path = folder / f"{recipe_files.check_name(name)}.yaml"
@@ -202,12 +176,12 @@ def write_recipe(
 
 def format_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> str:
     """Return the recipe's file: a comment with what was measured, and all that the setting is made of."""
-    recipe = build_recipe(progress, outcome, resolved)
+    recipe = _build_recipe(progress, outcome, resolved)
     body = yaml.safe_dump(msgspec.to_builtins(recipe), sort_keys=False, allow_unicode=True, width=120)
     return "".join(f"# {clean_line(line)}\n" for line in _list_comments(progress, outcome, resolved)) + body
 
 
-def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
+def _build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
     """Return the best setting as a recipe without layers: what profile, hardware and hand have set is its own."""
     arm, base = progress.design.arms[outcome.best], resolved.recipe
     why = f"{clean_line(_describe_gain(outcome))}; tuned on this machine, {_describe_machine(progress, outcome)}"
@@ -246,10 +220,7 @@ def build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRec
 
 
 def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
-    """Return the engine that the recipe names.
-
-    A recipe cannot name a folder, so an engine chosen by hand becomes that of the recipe or the table of releases.
-    """
+    """Return the engine that the recipe names, which for one chosen by hand is the recipe's or the table's."""
     chosen, own = resolved.engine, resolved.recipe.engine
     if not request.engine:
         return chosen

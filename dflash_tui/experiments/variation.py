@@ -84,11 +84,7 @@ class VariationError(UsageError):
 def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Varied:
     """Return the arms of `KEY=V1,V2,…`, `least` of them; a value that is given twice makes two arms that are alike.
 
-    Values are the entries of a YAML list: text as it stands, quoted where it holds a comma, or JSON. The prefix cache
-    can be varied where the prompts are `repeated` as they are.
-
-    Raises:
-        UsageError: it is not of that form, or may not be varied.
+    Values are the entries of a YAML list. The prefix cache can be varied where prompts are `repeated` as they are.
     """
     key, equals, values_text = words.partition("=")
     key = key.strip().removeprefix("--")
@@ -119,13 +115,7 @@ def is_of_hosts(words: str) -> bool:
 
 
 def build_host_variation(words: str, request: LaunchRequest, width: int) -> Varied:
-    """Return the arms of `hosts=1,N`: this host alone, and all that a launch names, each with the same share of GPUs.
-
-    `width` is the tensor parallelism, over all hosts where they share it evenly, else of one.
-
-    Raises:
-        UsageError: no other host is named, or a number is neither 1 nor that of all hosts.
-    """
+    """Return the arms of `hosts=1,N`: this host alone, and all that are named, each with the same share of `width`."""
     hosts = 1 + len(request.peers)
     if hosts == 1:
         raise VariationError("hosts needs other hosts", hint="--peer HOST names one")
@@ -208,11 +198,7 @@ def _switch(key: str, value: str) -> bool:
 
 
 def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
-    """Return the arms stock and ours of a launch request; where it names nothing of ours, ours is what our plan offers.
-
-    Raises:
-        UsageError: it cannot be planned.
-    """
+    """Return the arms stock and ours of a launch; where it names nothing of ours, ours is what our plan offers."""
     without = LaunchChanges(removed=_OUR_FIELDS, removed_settings=_list_our_settings(request))
     published = plan(request.with_changes(without))
     return Varied(
@@ -249,10 +235,7 @@ def _needs_patch(published: PlannedLaunch, name: str) -> bool:
 
 
 def _offer_changes(request: LaunchRequest, planned: PlannedLaunch, published: PlannedLaunch) -> LaunchChanges:
-    """Return no changes where the request names something that stock has not, else what the plan offers.
-
-    The panel names mode and drafts even where they are the published ones.
-    """
+    """Return no changes where the request names something that stock has not, else what the plan offers."""
     ours, bare = planned.plan, published.plan
     named = any(getattr(ours, name) != getattr(bare, name) for name in _OUR_FIELDS)
     if named or _list_our_settings(request):

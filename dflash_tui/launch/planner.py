@@ -163,7 +163,6 @@ def plan_launch(
 
 
 def _find_files_in_target(resolved: ResolvedRecipe) -> ResolvedRecipe:
-    """Return the recipe with the paths of files that its flags name and that the target's repository here has."""
     missing = serve_flags.list_missing(resolved.flags)
     relative = {name: value for name, value in missing.items() if not Path(value).is_absolute() and ".." not in value}
     if not relative:
@@ -179,11 +178,6 @@ def _find_files_in_target(resolved: ResolvedRecipe) -> ResolvedRecipe:
 
 
 def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedRecipe:
-    """Return the resolved recipe for this host and the `peers`.
-
-    Raises:
-        UsageError: the recipe is for another number of hosts.
-    """
     hosts = 1 + len(peers)
     if hosts in {1, resolved.hosts}:
         return resolved
@@ -196,7 +190,6 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
 
 
 def _read_start_conditions(engine_folder: Path) -> StartConditions:
-    """Return what of this machine decides which startup optimizations a launch takes."""
     return StartConditions(
         on_wsl=system.is_wsl(),
         exported=list_exported(os.environ),
@@ -270,12 +263,17 @@ def estimate_memory(
     cards: Sequence[Gpu],
     models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate | None:
-    """Return what a launch needs on each of `cards`, or on a typical one of its class; None where that is unknown."""
+    """Return what a launch needs on each of `cards`, or on a typical one of its class.
+
+    None on the CPU, and where the memory of the class is unknown.
+    """
     typical = TYPICAL.get(resolved.hardware)
     total = typical.memory_total if typical else 0
     elsewhere = GpuMemory(resolved.hardware, total, total, typical.unified) if typical else None
     machine = memory.smallest_gpu_memory(cards) or elsewhere
-    return memory.estimate_launch_memory(resolved, mode, tokens, machine, models)
+    if resolved.recipe.for_cpu or machine is None:
+        return None
+    return memory.estimate_memory(resolved, machine, mode=mode, tokens=tokens, models=models)
 
 
 def _pick_models(needed: Sequence[PlannedModel], models: LocalModels) -> list[LocalModel | None]:
@@ -295,7 +293,6 @@ def _describe_engine(engine: Engine) -> EngineSpec:
 
 
 def _judge_engine(resolved: ResolvedRecipe, engine: Engine) -> ChosenEngine:
-    """Return an engine that was chosen by hand, with what its files say of the recipe's patches."""
     from dflash_tui.engines.patching import status
 
     folder = Path(engine.folder)
@@ -307,11 +304,6 @@ def _judge_engine(resolved: ResolvedRecipe, engine: Engine) -> ChosenEngine:
 
 
 def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> tuple[Gpu, ...]:
-    """Return the GPUs of one of the ranks that this machine has.
-
-    Raises:
-        UsageError: there are GPUs, and not enough for all of these ranks.
-    """
     if ranks == 1:
         return cards
     if 0 < len(cards) < count * ranks:
@@ -326,9 +318,6 @@ def _choose_gpus(
     """Return the recipe for the class that is planned for, and as many GPUs of it as the server's ranks here take.
 
     They are fewer where there are not as many: the checks before a launch say so.
-
-    Raises:
-        UsageError: there are no such GPUs, they are of several classes, or of another number than the server takes.
     """
     if recipe.for_cpu:
         if wanted not in {None, Hardware.CPU}:
@@ -351,7 +340,6 @@ def _choose_gpus(
 
 
 def _prefer(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...], ranks: int) -> tuple[bool, bool, int]:
-    """Return what a choice of GPUs is preferred by: enough of them, a class that the recipe knows, free memory."""
     enough = len(cards) >= count_gpus_per_host(resolved) * ranks
     return enough, resolved.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
 

@@ -188,11 +188,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
 
 
 def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
-    """Return every patch that is in the engine, also those that dflash-tui did not apply.
-
-    Raises:
-        PatchError: one is there that the plan is to do without, or one that it needs is not.
-    """
+    """Return every patch that is in the engine, also those that dflash-tui did not apply."""
     present = status.list_present_patches(engine)
     if disabled := [name for name in plan.disabled_patches if name in present]:
         what = f"{', '.join(disabled)} is disabled, but in the engine {engine.folder}"

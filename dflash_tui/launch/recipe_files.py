@@ -145,7 +145,6 @@ def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
 
 
 def _refuse_address(address: str) -> None:
-    """Raise UsageError for an address that is not fetched: not https, with a password, or none."""
     try:
         parts = urlsplit(address)
         host, user, _ = parts.hostname, parts.username, parts.port

@@ -110,12 +110,6 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -
 
 
 def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim: str) -> PlannedLaunch:
-    """Return the plan on the `free` port, and on GPUs that no other launch has reserved.
-
-    Raises:
-        UsageError: the port was asked for.
-        PreflightFailed: there are no other GPUs, or these were asked for.
-    """
     plan = planned.plan
     request = plan.relaunch_request
     if port_owners and request.port:
@@ -338,11 +332,7 @@ async def check_and_launch(job: LaunchJob, front: LaunchFront, open_hosts: OpenH
 
 
 async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
-    """Watch a run; return why its forked engine failed, empty when it did not.
-
-    Raises:
-        ServerFailed: it failed for another reason.
-    """
+    """Return why the forked engine of a run failed; empty when it did not."""
     failing = asyncio.create_task(restarts.end_failed_start(run, state))
     try:
         await front.watch(run, state)
@@ -357,8 +347,6 @@ async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
 
 
 class _Restarts:
-    """Counts and delays the restarts of one server."""
-
     def __init__(self, policy: RestartPolicy, front: LaunchFront) -> None:
         self._policy, self._front = policy, front
         self._at: list[float] = []

@@ -168,6 +168,5 @@ def _list_choices(gpus: Sequence[Gpu]) -> str:
 
 
 def _memory_of_processes(card: Gpu, pids: set[int]) -> int | None:
-    """Return the bytes that `pids` hold on a GPU, 0 where NVML does not say; None if none of them is there."""
     amounts = [process.memory or 0 for process in card.processes or () if process.pid in pids]
     return sum(amounts) if amounts else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -27,8 +27,6 @@ T = TypeVar("T")
 TIMEOUT = 5.0
 # Of what the GPUs have consumed, which is asked beside a measurement.
 _ENERGY_TIMEOUT = 0.5
-# Only a new session shows that a GPU or a driver was repaired; not too often, GPUs may fall asleep in between.
-RENEWAL = 30.0
 
 _ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 
@@ -65,14 +63,13 @@ class NvmlUnavailableError(Exception):
 
 
 class _Driver:
-    """The session with the driver, which is renewed some time after something has failed in it."""
+    """The session with the driver, in which one query runs at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: Future[Any] | None = None
         self._asked_at = 0.0
-        self.session_at: float | None = None
-        self.failing = False
+        self.in_session = False
 
     def ask(self, query: Callable[[], T], timeout: float) -> T:
         """Return what `query` returns, which runs in a thread of its own.
@@ -97,8 +94,6 @@ class _Driver:
                 f"the NVIDIA driver has not answered for {time.monotonic() - self._asked_at:.0f} s; "
                 "if it stays silent, look for Xid in `sudo dmesg` and reboot"
             ) from None
-        except RuntimeError as error:
-            raise NvmlUnavailableError(f"the NVIDIA driver could not be asked: {error}; see `ulimit -u`") from None
 
     def count_gpus(self) -> int:
         """Return how many GPUs the driver shows, having begun a session if need be.
@@ -107,17 +102,17 @@ class _Driver:
             NvmlUnavailableError: there is no driver, or it does not work.
         """
         try:
-            if self.failing and self.session_at is not None and time.monotonic() - self.session_at >= RENEWAL:
-                self.session_at = None
-                _get(pynvml.nvmlShutdown)
-            if self.session_at is None:
+            if not self.in_session:
                 pynvml.nvmlInit()
-                self.failing, self.session_at = False, time.monotonic()
+                self.in_session = True
             return int(pynvml.nvmlDeviceGetCount())
         except _ERRORS as error:
-            self.failing = True
             other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
-            raise NvmlUnavailableError(_WHY.get(getattr(error, "value", None), other)) from error
+            raise NvmlUnavailableError(_explain(error, _WHY, other)) from error
+
+
+def _explain(error: Exception, reasons: Mapping[int, str], other: str) -> str:
+    return reasons.get(getattr(error, "value", 0), other)
 
 
 _driver = _Driver()
@@ -181,22 +176,14 @@ def _read_all() -> tuple[Gpu, ...]:
 
 def _read_gpu(index: int) -> Gpu:
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return _read_working(index, pynvml.nvmlDeviceGetHandleByIndex(index))
     except _ERRORS as error:
-        _driver.failing = True
         other = f"the driver gives no access to this GPU: '{error}'; `nvidia-smi` may say more"
-        return Gpu(index, trouble=_TROUBLE.get(getattr(error, "value", None), other))
-    try:
-        return _read_working(index, handle)
-    except pynvml.NVMLError as error:
-        _driver.failing = True
-        return Gpu(index, trouble=_TROUBLE[error.value])
+        return Gpu(index, trouble=_explain(error, _TROUBLE, other))
 
 
 def _read_working(index: int, handle: Any) -> Gpu:
-    def get(query: Callable[..., Any], *args: Any) -> Any:
-        return _get(query, handle, *args)
-
+    get = partial(_get, handle=handle)
     name = get(pynvml.nvmlDeviceGetName) or ""
     version = get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
@@ -232,10 +219,10 @@ def _read_working(index: int, handle: Any) -> Gpu:
     )
 
 
-def _get(query: Callable[..., Any], *args: Any) -> Any:
+def _get(query: Callable[..., Any], *args: Any, handle: Any = None) -> Any:
     """Return what NVML answers, None where it does not; what a GPU in trouble answers is raised."""
     try:
-        return query(*args)
+        return query(*args) if handle is None else query(handle, *args)
     except _ERRORS as error:
         if getattr(error, "value", None) in _TROUBLE:
             raise
@@ -244,16 +231,16 @@ def _get(query: Callable[..., Any], *args: Any) -> Any:
 
 def _read_memory(handle: Any) -> tuple[int | None, int | None]:
     """Return the bytes of memory in all and in use: zeros where the GPU has none of its own, None if unknown."""
-    # The second version leaves out what the driver reserves for itself, as nvidia-smi does; old drivers lack it.
-    for version in (pynvml.nvmlMemory_v2, None):
-        try:
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version)
-            return int(memory.total), int(memory.used)
-        except _ERRORS as error:
-            code = getattr(error, "value", None)
-            if code in _TROUBLE:
-                raise
-    return (0, 0) if code == pynvml.NVML_ERROR_NOT_SUPPORTED else (None, None)
+    try:
+        # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError_NotSupported:
+        return 0, 0
+    except _ERRORS as error:
+        if getattr(error, "value", None) in _TROUBLE:
+            raise
+        return None, None
+    return int(memory.total), int(memory.used)
 
 
 def _name_throttle(reasons: int | None) -> tuple[str, ...] | None:

@@ -91,16 +91,38 @@ def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
     return any(port in list_listening_ports(process) for process in members)
 
 
+class Listener(NamedTuple):
+    """Who listens at a TCP address; the pid is None where it may not be known, as of another user's process."""
+
+    host: str
+    port: int
+    pid: int | None
+
+
+def list_listeners() -> list[Listener]:
+    """Return who listens on this machine, by port; empty where that may not be known."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return []
+    return sorted(
+        (
+            Listener(connection.laddr.ip, connection.laddr.port, connection.pid)
+            for connection in connections
+            if connection.status == psutil.CONN_LISTEN and connection.laddr
+        ),
+        key=lambda listener: listener.port,
+    )
+
+
 def find_port_listener(port: int) -> str:
     """Return who listens on TCP `port` as `name (pid 1234)`; empty if none does, or it may not be known."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-                if connection.pid is None:
-                    return "a process of another user"
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    except (psutil.Error, OSError):
-        return ""
+    for listener in list_listeners():
+        if listener.port == port:
+            if listener.pid is None:
+                return "a process of another user"
+            with contextlib.suppress(psutil.Error):
+                return f"{psutil.Process(listener.pid).name()} (pid {listener.pid})"
     return ""
 
 

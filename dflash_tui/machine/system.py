@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -152,7 +152,6 @@ def find_nvcc() -> str | None:
 _TIMEOUT = 5.0
 _SYSTEM_UIDS = 1000  # logind leaves the files of system users alone
 _BUS = "org.freedesktop.login1"
-_ROOT_LOGIN_MANAGER = Path("/")
 
 
 class LogoutRisk(NamedTuple):
@@ -163,7 +162,7 @@ class LogoutRisk(NamedTuple):
     lingers: bool
 
 
-def read_logout_risk(root: Path = _ROOT_LOGIN_MANAGER, uid: int | None = None) -> LogoutRisk | None:
+def read_logout_risk(root: Path = _ROOT, uid: int | None = None) -> LogoutRisk | None:
     """Return what ends a detached server at the end of a login; None without systemd-logind, or where it is silent."""
     if not (root / "run/systemd/seats").is_dir():
         return None
@@ -179,7 +178,7 @@ def judge_logout(manager: str | None, user: str | None, uid: int) -> LogoutRisk 
     lines = (manager or "").split("\n")
     if len(lines) < 2 or not re.match(r"b (true|false)$", lines[0]):
         return None
-    fields = _read_fields(user or "")
+    fields = dict(line.partition("=")[::2] for line in (user or "").splitlines())
     name, lingers = fields.get("Name", ""), fields.get("Linger") == "yes"
     excluded = re.findall(r'"([^"]*)"', lines[2]) if len(lines) > 2 else []
     settings = []
@@ -188,10 +187,6 @@ def judge_logout(manager: str | None, user: str | None, uid: int) -> LogoutRisk 
     if lines[1] == "b true" and uid >= _SYSTEM_UIDS:
         settings.append("RemoveIPC=yes")
     return LogoutRisk(() if lingers else tuple(settings), name, lingers)
-
-
-def _read_fields(text: str) -> Mapping[str, str]:
-    return dict(line.partition("=")[::2] for line in text.splitlines())
 
 
 def _run(*command: str) -> str | None:

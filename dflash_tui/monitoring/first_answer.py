@@ -109,7 +109,6 @@ def _is_made_up(plan: Plan) -> bool:
 
 
 def _list_flags(plan: Plan) -> tuple[str, ...]:
-    """Return the flags of a server that may change its answers, each with its value."""
     flags = list[list[str]]()
     for word in plan.argv:
         if word.startswith("--"):

@@ -12,10 +12,12 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+import psutil
 
 from dflash_tui.benchmark.client import fetch_metrics
 from dflash_tui.common import bounded_http
@@ -25,6 +27,8 @@ from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
 from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
+from dflash_tui.machine.processes import Listener, list_listeners
+from dflash_tui.runs import registry
 
 if TYPE_CHECKING:
     import httpx
@@ -34,6 +38,13 @@ _Answer = TypeVar("_Answer")
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
 _TIMEOUT = 5.0
+# Of a server of this machine that is looked for: in seconds, for all that it is asked.
+_SEARCH_TIMEOUT = 1.0
+_LOCAL_HOSTS = {"127.0.0.1": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "::1": "::1"}  # noqa: S104
+_FIRST_USER_PORT = 1024
+_DEFAULT_PORT = "8000"
+# What else may have a server behind it: Python, and what passes the port of a container on.
+_MAY_SERVE = re.compile(r"python|docker-proxy|rootlessport|conmon|pasta|slirp")
 # A zone (%eth0) is part of an IPv6 address only, and nothing but a port follows that.
 _HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]+\]|[^\[\]%:]+)(?::(?!0*$)\d+|:)?")
 
@@ -83,7 +94,8 @@ class ForeignServer:
                 await self._get(client, "/health")
                 scrape = await _with_key_hint(fetch_metrics(client, self.url + "/metrics"))
                 if not self.identity.version:
-                    self.identity = await self._read_identity(client)
+                    model, version = await _read_identity(client, self.url)
+                    self.identity = ForeignIdentity(model, version or "version unknown")
         except list_failures(BadResponse) as error:
             detail = bounded_http.describe_failure(error)
             self.answers = self.answers or isinstance(error, BadResponse)
@@ -111,19 +123,6 @@ class ForeignServer:
             return f"no server answers at {self.url}"
         return f"what listens at {place} does not answer"
 
-    async def _read_identity(self, client: httpx.AsyncClient) -> ForeignIdentity:
-        """Return the server's model and version; what it does not report (it may require a key) stays empty."""
-        version = _text_field(await self._json(client, "/version"), "version")
-        models = await self._json(client, "/v1/models")
-        first = models["data"][0] if isinstance(models, dict) and _is_filled_list(models.get("data")) else None
-        return ForeignIdentity(_text_field(first, "id"), version or "version unknown")
-
-    async def _json(self, client: httpx.AsyncClient, path: str) -> Any:
-        try:
-            return msgspec.json.decode(await self._get(client, path))
-        except list_failures(BadResponse, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
         return await _with_key_hint(bounded_http.fetch_bounded(client, self.url + path, path))
 
@@ -132,6 +131,21 @@ class ForeignServer:
             return []
         self._health = health
         return [HealthChanged(time.time(), health, detail)]
+
+
+async def _read_identity(client: httpx.AsyncClient, url: str) -> ForeignIdentity:
+    """Return the server's model and version; what it does not report (it may require a key) stays empty."""
+    version = _text_field(await _fetch_json(client, f"{url}/version"), "version")
+    models = await _fetch_json(client, f"{url}/v1/models")
+    first = models["data"][0] if isinstance(models, dict) and _is_filled_list(models.get("data")) else None
+    return ForeignIdentity(_text_field(first, "id"), version)
+
+
+async def _fetch_json(client: httpx.AsyncClient, url: str) -> Any:
+    try:
+        return msgspec.json.decode(await bounded_http.fetch_bounded(client, url))
+    except list_failures(BadResponse, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
@@ -151,11 +165,7 @@ def _is_of_tls(error: BaseException | None) -> bool:
 
 
 def _parse_address(url: str) -> str:
-    """Return the base URL of a server, without the path of its API.
-
-    Raises:
-        UsageError: it is not a plain http(s) URL, or it holds a key, which every user of the machine could read.
-    """
+    """Return the base URL of a server, without the path of its API."""
     # Before anything is said of the address: of a password with a slash `urlsplit` quotes a half.
     if "@" in url or looks_secret(url):
         raise UsageError(
@@ -189,3 +199,97 @@ def _is_filled_list(value: Any) -> bool:
 def _text_field(value: Any, key: str) -> str:
     text = value.get(key) if isinstance(value, dict) else None
     return clean_line(text)[:200] if isinstance(text, str) else ""
+
+
+class FoundServer(msgspec.Struct, frozen=True):
+    """A vLLM server of this machine that dflash-tui did not start."""
+
+    url: str
+    """Its address, as `attach` takes it."""
+    port: int
+    model: str
+    """The model it serves; empty where neither the server nor its command says."""
+    version: str
+    """The release of vLLM; empty where the server does not say."""
+    pid: int | None
+    """The process that listens; null for another user's."""
+
+
+async def find_foreign_servers() -> list[FoundServer]:
+    """Return the vLLM servers that listen on this machine and that dflash-tui did not start, by port.
+
+    A process of ours whose command is that of no vLLM server, Python or container is not asked. It takes 1 s at most,
+    and `KEY_VARIABLE` is sent to none.
+    """
+    listeners = await asyncio.to_thread(_list_candidates)
+    if not listeners:
+        return []
+    async with bounded_http.open_client(timeout=_SEARCH_TIMEOUT) as client:
+        found = await asyncio.gather(*(_identify(client, listener) for listener in listeners))
+    return [server for server in found if server]
+
+
+def _list_candidates() -> list[Listener]:
+    """Return who may be a foreign vLLM server, one for each port."""
+    sessions = {run.pid for run in registry.list_living_runs()}
+    ports = {run.plan.port for run in registry.list_living_runs()}
+    candidates = {
+        listener.port: listener
+        for listener in list_listeners()
+        if listener.host in _LOCAL_HOSTS
+        and listener.port >= _FIRST_USER_PORT
+        and (listener.port not in ports if listener.pid is None else _find_session(listener.pid) not in sessions)
+        and _may_serve(listener)
+    }
+    return list(candidates.values())
+
+
+def _find_session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def _may_serve(listener: Listener) -> bool:
+    words = _read_command(listener)
+    return not words or _is_server(words) or bool(_MAY_SERVE.search(words[0]))
+
+
+def _read_command(listener: Listener) -> list[str]:
+    try:
+        return psutil.Process(listener.pid).cmdline() if listener.pid else []
+    except psutil.Error:
+        return []
+
+
+def _is_server(words: list[str]) -> bool:
+    """Whether a command is `vllm serve`, or vLLM's API server as a module or by its title."""
+    after_program = dict(zip(map(os.path.basename, words), words[1:], strict=False))
+    is_module = any(word.startswith("vllm.entrypoints") for word in words)
+    return after_program.get("vllm") == "serve" or is_module or words[0].startswith("VLLM::APIServer")
+
+
+async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServer | None:
+    """Return the vLLM server behind a port; None where another program answers, or none."""
+    url = f"http://{format_host_and_port(_LOCAL_HOSTS[listener.host], listener.port)}"
+    words, identity = _read_command(listener), ForeignIdentity()
+    with suppress(*list_failures(BadResponse)):
+        async with asyncio.timeout(_SEARCH_TIMEOUT):
+            await fetch_metrics(client, f"{url}/metrics")
+            identity = await _read_identity(client, url)
+    # A server that is busy or encrypts does not answer; by its command it has this port.
+    is_known = bool(words) and _is_server(words) and _read_flag(words, "--port", _DEFAULT_PORT) == str(listener.port)
+    if not is_known and not identity.version:
+        return None
+    model = identity.model or _read_flag(words, "--served-model-name") or _read_flag(words, "--model")
+    model = model or _read_flag(words, "serve")
+    return FoundServer(url, listener.port, clean_line(model)[:200], identity.version, listener.pid)
+
+
+def _read_flag(words: list[str], flag: str, default: str = "") -> str:
+    """Return the value of a flag of a command, or the word after `flag`."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word == flag or word.startswith(f"{flag}="):
+            return word.partition("=")[2] or after
+    return default

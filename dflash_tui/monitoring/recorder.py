@@ -135,7 +135,6 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
 
 
 def _read_earlier_recording(run: Run) -> list[HealthChanged]:
-    """Return how the health changed so far."""
     with contextlib.suppress(OSError), run.samples.open("rb") as file:
         # Weeks of samples are hundreds of megabytes, few of them about health.
         lines = (line for line in iter(lambda: file.readline(_MAX_LINE), b"") if b'"health"' in line)

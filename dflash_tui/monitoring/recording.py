@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import re
 import statistics
 import struct
-import sys
 import time
 import zipfile
 import zlib
@@ -133,10 +131,7 @@ class Recording(Run, frozen=True):
         except (FileNotFoundError, KeyError):
             return
         with file:
-            # As it is now: a server that still runs may write as fast as it is read.
-            left = os.fstat(file.fileno()).st_size if self.folder.is_dir() else sys.maxsize
-            while chunk := file.read(min(_CHUNK, left)):
-                left -= len(chunk)
+            while chunk := file.read(_CHUNK):
                 yield chunk
 
     def _read_tail(self, part: str) -> bytes:
@@ -195,11 +190,7 @@ def measure_newest_speeds() -> dict[str, float]:
 
 
 def read_recording(path: Path) -> Recording:
-    """Return the recording in a run folder or an exported file.
-
-    Raises:
-        UsageError: it is not a recording, or it was made to do harm.
-    """
+    """Return the recording in a run folder or an exported file; raise UsageError where there is none."""
     what = f"{path} is not a recording"
     try:
         data = _read_run_part(path)
@@ -220,7 +211,6 @@ def read_recording(path: Path) -> Recording:
 
 
 def _read_run_part(path: Path) -> bytes:
-    """Return `run.json`, the only part that has to be there."""
     if path.is_dir():
         with (path / RUN_PART).open("rb") as file:
             return file.read(_MAX_RUN_FILE + 1)
@@ -231,20 +221,11 @@ def _read_run_part(path: Path) -> bytes:
 
 
 def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuse an archive that holds anything but our three files, or that unpacks to far more than it is.
-
-    Of the ways to compress only that of `export` is read: with others a file says how much memory reading it takes.
-    """
-    names = [member.filename for member in members]
-    fault = ""
-    if foreign := sorted(set(names) - {RUN_PART, LOG_PART, SAMPLES_PART}):
-        fault = f"it holds {', '.join(foreign)}"
-    elif len(names) != len(set(names)):
-        fault = "it holds a name twice"
-    elif any(member.compress_type not in _METHODS for member in members):
-        fault = "it is compressed in a way that export never uses"
-    if fault:
-        raise UsageError(f"{path} is not a recording", evidence=fault)
+    """Refuse an archive that holds anything but our three files, or that unpacks to far more than it is."""
+    if foreign := sorted({member.filename for member in members} - {RUN_PART, LOG_PART, SAMPLES_PART}):
+        raise UsageError(f"{path} is not a recording", evidence=f"it holds {', '.join(foreign)}")
+    if any(member.compress_type not in _METHODS for member in members):  # others take as much memory as the file says
+        raise UsageError(f"{path} is not a recording", evidence="it is compressed in a way that export never uses")
     size = sum(member.file_size for member in members)
     if size > _ALWAYS_ALLOWED + MAX_COMPRESSION * path.stat().st_size:
         raise UsageError(f"{path} is refused", evidence=f"it would unpack to {size >> 20} MiB")
@@ -281,13 +262,11 @@ def export_run(run: Run, output: str | None = None, *, with_prompts: bool = Fals
 
 
 def _redact_text(text: str) -> str:
-    """Return clean `text` without secrets, and with ~ for the home folder."""
     text, home = redact_secrets(text), str(Path.home())
     return text.replace(home, "~") if len(home) > 1 else text
 
 
 def _redact_run(run: Run) -> Any:
-    """Return the content of `run.json` as JSON data without secrets."""
     fields = _redact_value(msgspec.to_builtins(run))
     # A flag may carry a secret as the next word, and a variable's name tells what its value is.
     fields["plan"]["argv"] = redact_argv(fields["plan"]["argv"])

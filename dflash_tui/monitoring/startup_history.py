@@ -98,7 +98,6 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
 
 
 def _likely_cache(starts: Sequence[RecordedStart]) -> str:
-    """Return the cache state to expect of a new start: the first one fills the cache."""
     caches = [start.cache for start in starts]
     return next((cache for cache in reversed(caches) if cache != "cold"), caches[-1] if caches else "")
 

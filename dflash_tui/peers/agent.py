@@ -25,14 +25,13 @@ from msgspec.structs import replace
 from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
-from dflash_tui.machine.processes import find_orphans
 from dflash_tui.monitoring import sampler
 from dflash_tui.peers import cluster_launch, copies, keeper
 from dflash_tui.peers.connection import (
@@ -43,7 +42,6 @@ from dflash_tui.peers.connection import (
     Greeting,
     HostSide,
     LogChunk,
-    OrphansFound,
     RankBeat,
     RankChecked,
     RankLaunched,
@@ -119,7 +117,6 @@ class Agent:
             platform.node(),
             platform.machine(),
             processes.read_boot_id(),
-            time.time(),
             memory.available,
             memory.total,
             await asyncio.to_thread(network.read_network),
@@ -182,10 +179,6 @@ class Agent:
         await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
         return Done()
 
-    async def list_orphans(self) -> OrphansFound:
-        """Return the engine processes that outlived their servers."""
-        return OrphansFound(tuple(await asyncio.to_thread(find_orphans)))
-
     async def find_room(self, manifest: CopyManifest, begins: bool) -> RoomFound:
         """Return what of a model is here, and the room for the rest."""
         return await asyncio.to_thread(copies.describe_room, manifest, begins=begins)
@@ -244,7 +237,6 @@ _HANDLERS: dict[str, Handler] = {
     "stop": Agent.stop_run,
     "stop marked": Agent.stop_marked,
     "remove caches": Agent.remove_caches,
-    "orphans": Agent.list_orphans,
     "room": Agent.find_room,
     "finish copy": Agent.finish_copy,
 }
@@ -273,11 +265,6 @@ def _find_arm_caches(order: RankOrder) -> Path | None:
 
 
 def _require_free(planned: PlannedLaunch) -> None:
-    """Raise when this machine is a rank of another server already.
-
-    Raises:
-        UsageError: with the run.
-    """
     for run in registry.list_runs():
         if run.plan.rank and server_process.is_alive(run) and run.plan.disturbs(planned.plan):
             what = f"this host is rank {run.plan.rank} of another server already, {run.id}"
@@ -285,11 +272,6 @@ def _require_free(planned: PlannedLaunch) -> None:
 
 
 def _find_run(name: str) -> Run:
-    """Return the run of this very id.
-
-    Raises:
-        UsageError: there is none.
-    """
     run = next((run for run in registry.list_runs() if run.id == name), None)
     if run is None:
         raise UsageError(f"no run called '{name}'")
@@ -297,7 +279,6 @@ def _find_run(name: str) -> Run:
 
 
 def _is_own_program(environment: Path) -> bool:
-    """Whether an environment is one that `far_installer` made."""
     home = paths.resolve_links(paths.data_folder())
     return environment.name.startswith(f"{LINK}-") and paths.resolve_links(environment.parent) == home
 
@@ -350,11 +331,7 @@ def _read_parent(process: psutil.Process) -> int:
 
 
 def require_caller() -> None:
-    """Raise when stdin is no pipe or socket, as when a person calls it.
-
-    Raises:
-        UsageError: nobody is at the other end of stdin.
-    """
+    """Raise UsageError where stdin is no pipe or socket, as when a person calls it."""
     kind = os.fstat(sys.stdin.fileno()).st_mode
     if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
         raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")
@@ -365,7 +342,7 @@ async def serve_stdin() -> None:
     loop, output = asyncio.get_running_loop(), os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anything else prints is no message
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     def write(line: bytes) -> None:
@@ -375,12 +352,11 @@ async def serve_stdin() -> None:
             except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
                 select.select([], [output], [], PATIENCE)
 
-    agent, buffer = Agent(write), LineBuffer(LONGEST_LINE)
+    agent = Agent(write)
     try:
-        while data := await asyncio.wait_for(reader.read(1 << 16), PATIENCE):
-            for line in buffer.feed(data):
-                if line.strip():
-                    await agent.take_line(line)
+        while line := await asyncio.wait_for(reader.readline(), PATIENCE):
+            if line.strip():
+                await agent.take_line(line)
     except (TimeoutError, BrokenPipeError):
         pass
     finally:

@@ -1,4 +1,8 @@
-"""The hosts of one launch: connect to them, choose the link between them, plan every rank, check all of them."""
+"""The hosts of one launch: connect to them, choose the link between them, plan every rank, check all of them.
+
+What asks a peer raises DflashError where that is not reached or refuses, and UsageError where the hosts have no link,
+or one is named twice.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +46,11 @@ from dflash_tui.peers.copies import ROLES, CopySource, copy_missing, find_source
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
-from dflash_tui.planning.plan import PlannedModel
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import EXPERIMENT_MARK, FarRank, Run
 
 _CHECK_SECONDS = 180.0
-# Stamps of the two logs are compared, and certificates and tokens end by the clock.
-_MOST_SKEW = 5.0
 _HERE = "this machine"
 
 
@@ -80,21 +81,13 @@ async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]
 async def plan_over_hosts(
     request: LaunchRequest, peers: Sequence[PeerConnection], *, port: int | None = None
 ) -> PlannedLaunch:
-    """Return the plan of this machine's rank, on the link that it shares with the peers; `port` where none is asked.
-
-    Raises:
-        UsageError: a peer is this machine or another peer, or there is no link.
-    """
+    """Return the plan of this machine's rank, on the link that it shares with the peers; `port` where none is asked."""
     cluster = build_cluster(request, peers)
     return await asyncio.to_thread(planner.plan_launch_here, request, port=port, cluster=cluster)
 
 
 def build_cluster(request: LaunchRequest, peers: Sequence[PeerConnection]) -> Cluster:
-    """Return this machine and the peers, on the link that they share.
-
-    Raises:
-        UsageError: a peer is this machine or another peer, or there is no link.
-    """
+    """Return this machine and the peers, on the link that they share."""
     greetings = [peer.greeting for peer in peers]
     link = _find_link(greetings, [peer.host for peer in peers], request.link or "")
     ends = zip(["", *(peer.host for peer in peers)], link.ends, strict=True)
@@ -104,11 +97,7 @@ def build_cluster(request: LaunchRequest, peers: Sequence[PeerConnection]) -> Cl
 
 
 async def find_cluster(request: LaunchRequest) -> Cluster | None:
-    """Return the hosts of a request, on the link that they share; None where it names no other host.
-
-    Raises:
-        UsageError: a peer is not reached, is this machine or another peer, or there is no link.
-    """
+    """Return the hosts of a request, on the link that they share; None where it names no other host."""
     if not request.peers:
         return None
     async with open_peers(request.peers) as peers:
@@ -116,23 +105,14 @@ async def find_cluster(request: LaunchRequest) -> Cluster | None:
 
 
 async def place_on_hosts(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> PlannedLaunch:
-    """Return what is planned, on the link that the hosts share now if it takes several.
-
-    Raises:
-        UsageError: a peer is this machine or another peer, or there is no link.
-    """
+    """Return what is planned, on the link that the hosts share now if it takes several."""
     if not peers or (planned.plan.cluster and planned.plan.cluster.is_named):
         return planned
     return await plan_over_hosts(planned.plan.relaunch_request, peers, port=planned.plan.port)
 
 
 async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
-    """Return the plan of a request, over its peers if it names any; `with_commands` each peer says its own command.
-
-    Raises:
-        UsageError: a name or a setting is wrong, or a peer is not reached.
-        DflashError: a peer cannot plan its rank.
-    """
+    """Return the plan of a request, over its peers if it names any; `with_commands` each peer says its own command."""
     if not request.peers:
         return await asyncio.to_thread(planner.plan_launch_here, request)
     await asyncio.to_thread(planner.plan_launch_here, request)  # what is wrong here needs nobody else
@@ -141,36 +121,17 @@ async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -
         return (await survey_ranks(planned, peers)).planned if with_commands else planned
 
 
-async def check_all_hosts(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
-) -> PreflightReport:
-    """Run the checks of a launch here and on every peer; `thorough` ones are for who asks for checks alone.
-
-    Raises:
-        DflashError: a peer cannot plan its rank.
-    """
-    return (await check_and_survey(planned, peers, thorough=thorough))[0]
-
-
 async def check_and_survey(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
 ) -> tuple[PreflightReport, Survey]:
-    """Return the checks of a launch here and on every peer, and what the peers said.
-
-    Raises:
-        DflashError: a peer cannot plan its rank.
-    """
+    """Return the checks of a launch here and on every peer, `thorough` ones for `doctor`, and what the peers said."""
     near = await runner.run_preflight(planned.resolved, planned.plan, thorough=thorough)
     survey = await survey_ranks(planned, peers)
     return PreflightReport((*near.checks, *survey.checks)), survey
 
 
 async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> Survey:
-    """Run the checks of a launch on every peer, and compare each with this machine; nothing is started.
-
-    Raises:
-        DflashError: a peer cannot plan its rank.
-    """
+    """Run the checks of a launch on every peer, and compare each with this machine; nothing is started."""
     if not peers:
         return Survey(planned, ())
     near = await asyncio.to_thread(describe_side, planned)
@@ -184,7 +145,7 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) 
     checked: list[RankChecked] = []
     fits = [("", planned.memory)]
     for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
-        checks += _check_host(peer.host, peer.greeting, peer.skew)
+        checks += [_check_host(peer.host, peer.greeting)]
         host_checks = await _check_models(planned, sources, peer, rank, answer)
         checks += host_checks
         checks += compare_hosts(near, answer.side, peer.host)
@@ -215,10 +176,9 @@ async def _check_models(
 def choose_smallest_fit(
     fits: Sequence[tuple[str, MemoryEstimate | None]],
 ) -> tuple[MemoryEstimate | None, list[Check]]:
-    """Return the memory of the host with the least room, by which vLLM sizes the KV cache of all, and what says so.
+    """Return the memory of the host with the least room, by which vLLM sizes the KV cache of all, and a check of it.
 
-    Args:
-        fits: the name of each host, empty for this machine, and the memory that its rank needs there.
+    `fits` has the name of each host, empty for this machine, and the memory that its rank needs there.
     """
     host_fits = [(host, fit) for host, fit in fits if fit]
     if not host_fits:
@@ -251,11 +211,6 @@ def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str)
 
 
 def _refuse_same_machine(here: Network, greetings: Sequence[Greeting], hosts: Sequence[str]) -> None:
-    """Raise when two of the hosts are one: booted once, with the same addresses.
-
-    Raises:
-        UsageError: with their names.
-    """
     machines = [(processes.read_boot_id(), _list_addresses(here), _HERE)]
     for greeting, host in zip(greetings, hosts, strict=True):
         own = (greeting.boot, _list_addresses(greeting.network), host)
@@ -269,20 +224,14 @@ def _list_addresses(network: Network) -> frozenset[str]:
     return frozenset(address for interface in network.interfaces for address in interface.addresses)
 
 
-def _check_host(host: str, greeting: Greeting, skew: float) -> list[Check]:
-    """Return the checks of a peer by what it said of itself."""
-    checks = [pass_check(host, f"dflash-tui {greeting.version} on {greeting.host}, {greeting.machine}")]
+def _check_host(host: str, greeting: Greeting) -> Check:
     if greeting.version != __version__:
         finding = f"dflash-tui {greeting.version} there, {__version__} here"
-        checks[0] = warn_check(host, finding, f"install {__version__} on both")
-    if abs(skew) > _MOST_SKEW:
-        finding = f"its clock is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
-        checks.append(warn_check(f"{host}: clock", finding, f"on {host}: sudo timedatectl set-ntp true"))
-    return checks
+        return warn_check(host, finding, f"install {__version__} on both")
+    return pass_check(host, f"dflash-tui {greeting.version} on {greeting.host}, {greeting.machine}")
 
 
 def _check_link(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> list[Check]:
-    """Return the checks of the link: sockets or RoCE, and how large its packets are."""
     hosts = [peer.host for peer in peers]
     link = _find_link([peer.greeting for peer in peers], hosts, planned.plan.relaunch_request.link or "")
     ends = ", ".join(f"{end.address} on {end.interface}" for end in link.ends)
@@ -325,7 +274,9 @@ def describe_side(planned: PlannedLaunch) -> HostSide:
         plan.mode,
         plan.method,
         plan.num_speculative_tokens,
-        [_leave_folder_out(model) for model in plan.models] or (Path(plan.target).name, Path(plan.drafter).name),
+        # The path of a folder differs between hosts: its files are compared.
+        [replace(model, name="") if _is_folder(model.name) else model for model in plan.models]
+        or (Path(plan.target).name, Path(plan.drafter).name),
         plan.vllm,
     )
     texts = [msgspec.json.encode(patch_file.load_patch(name)) for name in sorted(plan.patches)]
@@ -351,10 +302,8 @@ def compare_hosts(near: HostSide, far: HostSide, host: str) -> Iterator[Check]:
             yield fail_check(host, finding, f"on {host}: {fix}")
 
 
-def _leave_folder_out(model: PlannedModel) -> PlannedModel:
-    """Return a model of a folder without its path, which differs between hosts: its files are compared."""
-    is_folder = model_hub.find_local_folder(model.name) or not model_hub.is_repository(model.name)
-    return replace(model, name="") if is_folder else model
+def _is_folder(name: str) -> bool:
+    return bool(model_hub.find_local_folder(name)) or not model_hub.is_repository(name)
 
 
 def _digest(data: bytes) -> str:
@@ -388,11 +337,7 @@ class ConnectedHosts:
 
 @asynccontextmanager
 async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
-    """Connect to other hosts, for a session, for as long as the block lasts; without any it is this machine alone.
-
-    Raises:
-        UsageError: one is not reached, or has another release.
-    """
+    """Connect to other hosts, for a session, for as long as the block lasts; without any it is this machine alone."""
     if not names:
         yield ThisMachine()
         return
@@ -405,15 +350,7 @@ async def launch_over_hosts(
 ) -> Run:
     """Launch all ranks of a job, and the keeper that holds them together; return the run of rank 0.
 
-    When anything fails, what was launched elsewhere is stopped again. Without peers it is a launch as any other.
-
-    Args:
-        job: what to launch here.
-        peers: the other hosts, from rank 1 on.
-        report: called with each event of the preparation, here and there.
-
-    Raises:
-        DflashError: a rank could not be prepared or launched, or the hosts do not have the same.
+    `peers` are the other hosts, from rank 1 on. When anything fails, what was launched there is stopped again.
     """
     far: list[FarRank] = []
     try:
@@ -435,9 +372,6 @@ async def prepare_hosts(
     """Install the engine and fetch the models on all hosts, which takes minutes the first time; nothing is launched.
 
     Without peers it is this machine alone.
-
-    Raises:
-        DflashError: something could not be prepared, or the hosts do not have the same.
     """
     if peers:
         await _prepare_all(LaunchJob(planned), peers, report)
@@ -446,12 +380,7 @@ async def prepare_hosts(
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
-    """Stop on other hosts what an experiment has left there.
-
-    Raises:
-        UsageError: a host is not reached, for a reason that a user can mend.
-        DflashError: what is there does not stop.
-    """
+    """Stop on other hosts what an experiment has left there."""
 
     async def stop(host: str) -> None:
         async with open_connection(host) as peer:
@@ -475,27 +404,23 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
 
 
 async def _start_keeper(run: Run) -> None:
-    """Start the keeper; a server whose other hosts nobody would stop is not left alone."""
+    """Start the keeper; where that fails, the server is stopped on all hosts, since no process watches its ranks."""
+
+    async def stop_all() -> None:
+        await lifecycle.stop_server(run)
+        await keeper.stop_far_ranks(run)
+
     try:
         await asyncio.to_thread(keeper.start_keeper, run)
     except BaseException:
-        await asyncio.shield(_stop_all(run))
+        await asyncio.shield(stop_all())
         raise
-
-
-async def _stop_all(run: Run) -> None:
-    """Stop a server on all hosts; a keeper that came up meanwhile does the same."""
-    await lifecycle.stop_server(run)
-    await keeper.stop_far_ranks(run)
 
 
 async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, and compare what is there then.
 
     What is whole here is copied to who lacks it; of the rest each host fetches its own.
-
-    Raises:
-        PreflightFailed: the hosts do not have the same; a reason to overrule checks is none for that.
     """
     planned = job.planned
     for peer in peers:
@@ -526,7 +451,6 @@ async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: 
 
 
 async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> HostSide:
-    """Copy the models that a peer lacks and this machine has, and let it prepare the rest."""
     await copy_missing(sources, peer, order.cluster, order.rank, peer.report)
     return await peer.ask("prepare", HostSide, _PREPARE_SECONDS, order=order)
 
@@ -538,11 +462,7 @@ def _name_host(host: str, report: Callable[[Preparing], None]) -> Callable[[Prep
 async def _launch_peers(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None], far: list[FarRank]
 ) -> None:
-    """Launch rank 1 and further and add each to `far`: they wait for rank 0, and one that cannot start is known first.
-
-    Raises:
-        DflashError: a peer cannot launch its rank; those before it are in `far`.
-    """
+    """Launch rank 1 and further, which wait for rank 0, and add each to `far`."""
     for peer, order in zip(peers, list_orders(planned), strict=True):
         answer = await peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order)
         far.append(FarRank(order.rank, peer.host, answer.run))
@@ -551,6 +471,5 @@ async def _launch_peers(
 
 
 async def _stop_launched(peers: Sequence[PeerConnection], far: Sequence[FarRank]) -> None:
-    """Stop what was launched elsewhere; what cannot be reached ends with its lease."""
     stops = [peers[rank.rank - 1].ask("stop", Done, _STOP_SECONDS, run=rank.run) for rank in far]
     await asyncio.gather(*stops, return_exceptions=True)

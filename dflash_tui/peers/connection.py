@@ -16,12 +16,11 @@ import msgspec
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_end
-from dflash_tui.common.untrusted_json import LineBuffer, register_type
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import GpuLoad, Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.machine.network import Network
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment, build_own_environment
-from dflash_tui.machine.processes import Orphan
 from dflash_tui.peers import transport
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.cluster import LOCAL, Cluster
@@ -69,7 +68,6 @@ class Greeting(msgspec.Struct, frozen=True):
     host: str
     machine: str
     boot: str
-    clock: float
     memory_available: int
     memory_total: int
     network: Network
@@ -106,12 +104,6 @@ class RankLaunched(msgspec.Struct, frozen=True):
     """The run of the far side that a rank was launched as."""
 
     run: str
-
-
-class OrphansFound(msgspec.Struct, frozen=True):
-    """The engine processes of the far side that outlived their servers."""
-
-    orphans: tuple[Orphan, ...]
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -169,7 +161,7 @@ _EVENTS: dict[str, type[RankProgress | LogChunk | RankBeat]] = {
     "log": LogChunk,
     "beat": RankBeat,
 }
-for _kind in (Greeting, RankChecked, RankLaunched, OrphansFound, Done, Refused, _Said, *_EVENTS.values()):
+for _kind in (Greeting, RankChecked, RankLaunched, Done, Refused, _Said, *_EVENTS.values()):
     register_type(_kind)
 
 
@@ -179,30 +171,18 @@ def encode_line(say: str, number: int, said: msgspec.Struct) -> bytes:
 
 
 def _decode(line: bytes, kind: type[T]) -> T | None:
-    """Return what a line says; None where it says something else, as a login shell does."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, ValueError):
         return None
 
 
-class PeerLost(DflashError):
-    """The connection ended, or nothing was heard of the other host; what runs there goes on.
-
-    `reason` is the error by which a connection ended that had hardly begun.
-    """
-
-    reason: DflashError | None = None
-
-
 class PeerConnection:
-    """A connection that `open_connection` opened."""
+    """A connection that `open_connection` opened; what runs over there goes on when it ends."""
 
     def __init__(self, host: str, process: Process) -> None:
         self.host = host
         self.greeting: Greeting
-        self.skew = 0.0
-        """By how many seconds its clock was ahead when it greeted."""
         self.heard = time.monotonic()
         self.events: asyncio.Queue[LogChunk | RankBeat | None] = asyncio.Queue(_MOST_EVENTS)
         """What was said without being asked; None is the end."""
@@ -210,14 +190,13 @@ class PeerConnection:
         """Called with each step of a preparation over there."""
         self._process, self._answers = process, dict[int, asyncio.Future[tuple[str, bytes]]]()
         self._number, self._errors = 0, b""
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
+        self._tasks = [asyncio.create_task(work) for work in (self._read(), self._read_errors(), self._beat())]
 
     async def ask(self, do: str, kind: type[T], timeout: float = 10.0, **fields: object) -> T:
         """Return the answer to a command; `fields` are the parameters of the agent's function for it.
 
         Raises:
-            PeerLost: the connection ended, or there is no answer in time.
-            DflashError: the far side refused, with what it says about it, or answered something else.
+            DflashError: the connection ended, or the far side gave no answer in time, refused, or sent something else.
         """
         self._number += 1
         number = self._number
@@ -226,7 +205,7 @@ class PeerConnection:
             await self._send(do, number, fields)
             say, line = await asyncio.wait_for(future, timeout)
         except TimeoutError:
-            raise PeerLost(f"{self.host} has not answered for {timeout:.0f} s", hint=f"ssh {self.host}") from None
+            raise DflashError(f"{self.host} has not answered for {timeout:.0f} s", hint=f"ssh {self.host}") from None
         finally:
             del self._answers[number]
             if future.done() and not future.cancelled():
@@ -239,27 +218,16 @@ class PeerConnection:
         return answer
 
     async def send_beat(self, *, renews: bool) -> None:
-        """Say that this side is there; `renews` the lease of the watched rank.
-
-        Raises:
-            PeerLost: the connection ended.
-        """
+        """Say that this side is there; `renews` the lease of the watched rank."""
         await self._send("beat", 0, {"renews": renews})
 
     async def say_hello(self) -> Greeting:
-        """Return what the far side says of itself now.
-
-        Raises:
-            PeerLost: the connection ended, or there is no answer in time.
-        """
+        """Return what the far side says of itself now."""
         return await self.ask("hello", Greeting, HELLO_SECONDS, protocol=PROTOCOL, version=__version__)
 
-    def keep_open(self) -> None:
-        """Say from now on that this side is there, however long an answer takes."""
-        self._tasks.append(asyncio.create_task(self._beat()))
-
     async def _beat(self) -> None:
-        with contextlib.suppress(PeerLost):
+        """Say that this side is there, however long an answer takes."""
+        with contextlib.suppress(DflashError):
             while True:
                 await asyncio.sleep(_IDLE_BEAT)
                 await self.send_beat(renews=False)
@@ -275,18 +243,13 @@ class PeerConnection:
         code = None
         with contextlib.suppress(TimeoutError):
             code = await asyncio.wait_for(self._process.wait(), _CLOSE_SECONDS)
-        error = transport.explain_end(self.host, code, clean_end(self._errors))
-        lost = PeerLost(error.what, evidence=error.evidence, hint=error.hint)
-        lost.reason = error
-        return lost
+        return transport.explain_end(self.host, code, clean_end(self._errors))
 
     async def _read(self) -> None:
         """Take in what the far side says until it ends; lines that are none of ours are dropped."""
-        buffer = LineBuffer(LONGEST_LINE)
-        while data := await self._process.stdout.read(1 << 16):
+        async for line in self._process.stdout:
             self.heard = time.monotonic()
-            for line in buffer.feed(data):
-                await self._take(line)
+            await self._take(line)
         error = await self._explain_lost()
         for answer in self._answers.values():
             if not answer.done():
@@ -336,7 +299,7 @@ async def start_process(command: Sequence[str], env: Mapping[str, str]) -> Async
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd="/", start_new_session=True, limit=LONGEST_LINE
         )
     except OSError as error:
         raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
@@ -367,8 +330,7 @@ async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
     """Connect to the agent of `host` for as long as the block lasts.
 
     Raises:
-        UsageError: the host is not reached, for a reason that a user can mend, or speaks another protocol.
-        PeerLost: the connection ended, or nothing was heard.
+        UsageError: the host is not reached, or speaks another protocol.
     """
     command = transport.build_agent_command(host)
     # The local agent launches a server itself; of what ssh gets, SSH_ASKPASS is no secret.
@@ -377,36 +339,27 @@ async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
         connection = PeerConnection(host, process)
         try:
             connection.greeting = await _greet(connection)
-            connection.keep_open()
             yield connection
         finally:
             await connection.close()
 
 
 async def _greet(connection: PeerConnection) -> Greeting:
-    sent_at = time.time()
     try:
         answer = await connection.say_hello()
-    except PeerLost as error:
-        if isinstance(error.reason, NeedsProgram):
-            raise error.reason from None
+    except UsageError:
+        raise
+    except DflashError as error:
         raise UsageError(error.what, evidence=error.evidence, hint=error.hint) from None
     if answer.protocol != PROTOCOL:
         there, here = (f"{version}, protocol {number}" for version, number in
                        ((answer.version, answer.protocol), (__version__, PROTOCOL)))  # fmt: skip
         raise _refuse_version(connection.host, answer, there, here)
-    now = time.time()
-    # An answer may have taken long: what lies between question and answer is no skew.
-    connection.skew = answer.clock - min(max(answer.clock, sent_at), now)
     return answer
 
 
 def require_same_release(connection: PeerConnection) -> None:
-    """Raise where another release lies in our own folder there, which can be replaced.
-
-    Raises:
-        NeedsProgram: this one may be installed in its place.
-    """
+    """Raise NeedsProgram where another release lies in our own folder there, in whose place this one may be put."""
     greeting = connection.greeting
     if greeting.is_own and greeting.version != __version__:
         raise _refuse_version(connection.host, greeting, greeting.version, __version__)

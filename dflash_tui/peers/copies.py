@@ -24,6 +24,7 @@ from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.download import ByteProgress
+from dflash_tui.engines.model_hub import measure_file
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
@@ -37,15 +38,14 @@ ROLES = ("target", "drafter")
 RESERVE = 1_000_000_000
 """Bytes that stay free on a disk."""
 _ROOM_SECONDS = 60.0
-_SETTINGS_SECONDS = 10.0
+_SSH_SECONDS = 15.0
 _INTERVAL = 1.0
 _LONGEST_NAME = 80
 _SSH_FAILED = 255
 _AGAIN = "run the same command again: the copy resumes where it stopped"
 # The other side may read what it has before it takes more, which takes a minute for the largest files.
 _RSYNC = ("rsync", "--append-verify", "--times", "--protect-args", "--timeout=300", "--from0", "--files-from=-")
-# Both are of one process group; what did not arrive is found by its size.
-_TAR = ("sh", "-c", 'mode=$1 folder=$2; shift 2; tar "$mode" - -C "$folder" --null -T - | "$@"', "sh")
+_NO_RSYNC = ("rsync copies models, and one of the two hosts has none", "sudo apt install rsync, on both")
 
 
 class CopyFile(msgspec.Struct, frozen=True):
@@ -113,10 +113,7 @@ class MissingModel(NamedTuple):
     """The bytes that are still to be copied."""
     free: int
     """The free bytes of the disk there."""
-
-
-class _NotReached(DflashError):
-    """No ssh on this way."""
+    has_rsync: bool
 
 
 async def find_sources(plan: Plan) -> list[CopySource]:
@@ -185,16 +182,13 @@ def _digest_versions(files: Mapping[str, Path]) -> str:
 
 
 async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> list[MissingModel]:
-    """Return those of the models that another host lacks, in whole or in part.
-
-    Raises:
-        DflashError: it cannot say so, or does not answer.
-    """
+    """Return those of the models that another host lacks, in whole or in part."""
     missing = []
     for source in sources if peer.host != LOCAL else ():
         room = await _ask_room(peer, source)
         if not room.is_done:
-            missing.append(MissingModel(source, sum(room.missing.values()), room.free))
+            has_rsync = room.has_rsync and shutil.which("rsync") is not None
+            missing.append(MissingModel(source, sum(room.missing.values()), room.free, has_rsync))
     return missing
 
 
@@ -207,6 +201,8 @@ def check_missing(missing: Iterable[MissingModel], peer: PeerConnection, cluster
             name, amount = f"{peer.host}: {role}", format_gigabytes(model.size)
             if number:
                 checks.append(pass_check(name, f"{model.source.title}, copied with the {model.source.roles[0]}"))
+            elif not model.has_rsync:
+                checks.append(fail_check(name, *_NO_RSYNC))
             elif model.free < needed + RESERVE:
                 finding = f"{model.source.title}, {amount} to copy, {format_gigabytes(model.free)} free there"
                 fix = f"on {peer.host}: free some space, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
@@ -229,13 +225,10 @@ async def copy_missing(
         DflashError: a copy failed; what came is kept there, and the next one goes on from it.
     """
     for model in await find_missing(sources, peer):
-        link = await asyncio.to_thread(_find_link, peer.host, cluster, rank)
-        try:
-            await send_copy(peer, link, model.source, report, _describe_way(cluster, rank))
-        except _NotReached as error:
-            text = f"no ssh {_describe_way(cluster, rank)}, so as {peer.host} is reached: {error.what}"
-            report(Preparing(time.time(), Step.MODELS, f"{text}; {error.evidence}"))
-            await send_copy(peer, None, model.source, report)
+        link, way = await asyncio.to_thread(_find_link, peer.host, cluster, rank), _describe_way(cluster, rank)
+        if why := await asyncio.to_thread(_explain_silence, peer.host, link):
+            report(Preparing(time.time(), Step.MODELS, f"no ssh {way}, so as {peer.host} is reached: {why}"))
+        await send_copy(peer, None if why else link, model.source, report, "by ssh" if why else way)
 
 
 async def send_copy(
@@ -266,18 +259,14 @@ async def send_copy(
     files = source.manifest.files
     names = {*room.missing} | {file.name for file in files if file.name != file.data}
     follows_links = source.manifest.revision is None
-    if shutil.which("rsync") and room.has_rsync:
-        links = "--copy-links" if follows_links else "--links"
-        command = [*_RSYNC, links, *transport.build_rsync_words(peer.host, link, f"{source.folder}/", room.folder)]
-    else:
-        text = f"without rsync on both hosts a copy that is cut begins again: sudo apt install rsync; {source.title}"
-        report(Preparing(time.time(), Step.MODELS, text))
-        unpack = transport.build_unpack_command(peer.host, link, room.folder)
-        command = [*_TAR, "-chf" if follows_links else "-cf", str(source.folder), *unpack]
+    if not (room.has_rsync and shutil.which("rsync")):
+        raise DflashError(f"{peer.host}: {_NO_RSYNC[0]}", hint=_NO_RSYNC[1])
+    links = "--copy-links" if follows_links else "--links"
+    command = [*_RSYNC, links, *transport.build_rsync_words(peer.host, link, f"{source.folder}/", room.folder)]
     progress = ByteProgress(source.title, source.size, source.size - missing, report, way)
     code, errors = await _run(command, "\0".join(sorted(names)), lambda: _report_progress(peer, source, progress))
     if code:
-        raise await _explain_failure(peer, source, missing, code, errors)
+        raise _explain_failure(peer.host, source.title, code, errors)
     if follows_links and source.manifest.version != _digest_versions(
         {file.name: source.folder / file.name for file in files}
     ):
@@ -310,20 +299,15 @@ async def _report_progress(peer: PeerConnection, source: CopySource, progress: B
     progress.report(source.size - sum(room.missing.values()))
 
 
-async def _explain_failure(
-    peer: PeerConnection, source: CopySource, missing: int, code: int, errors: str
-) -> DflashError:
-    """Return why a copy ended, by the exit code and the last lines of rsync or ssh."""
+def _explain_failure(host: str, title: str, code: int, errors: str) -> DflashError:
     evidence = join_last_lines(errors, 3)
     if os.strerror(errno.ENOSPC) in errors or os.strerror(errno.EDQUOT) in errors:
         hint = f"free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME; {_AGAIN}"
-        return DflashError(f"the disk for the models of {peer.host} is full", evidence=evidence, hint=hint)
+        return DflashError(f"the disk for the models of {host} is full", evidence=evidence, hint=hint)
     if code != _SSH_FAILED and "connection unexpectedly closed" not in errors:
-        return DflashError(f"{source.title} was not copied to {peer.host}", evidence=evidence, hint=_AGAIN)
-    error = transport.explain_end(peer.host, _SSH_FAILED, errors)
-    has_begun = sum((await _ask_room(peer, source)).missing.values()) < missing
-    kind = DflashError if has_begun else _NotReached
-    return kind(error.what, evidence=error.evidence, hint=f"{_AGAIN}; {error.hint}")
+        return DflashError(f"{title} was not copied to {host}", evidence=evidence, hint=_AGAIN)
+    error = transport.explain_end(host, _SSH_FAILED, errors)
+    return DflashError(error.what, evidence=error.evidence, hint=f"{_AGAIN}; {error.hint}")
 
 
 async def _ask_room(peer: PeerConnection, source: CopySource, *, begins: bool = False) -> RoomFound:
@@ -337,22 +321,27 @@ def _describe_way(cluster: Cluster, rank: int) -> str:
 
 def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     """Return how a host is reached on the link; its key is known by the name that ssh has for it."""
-    command, env = transport.build_settings_command(host), build_helper_environment(OPENSSH)
-    try:
-        settings = subprocess.run(
-            command, env=env, cwd="/", capture_output=True, text=True, timeout=_SETTINGS_SECONDS, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        settings = ""
+    _, settings, _ = _run_briefly(transport.build_settings_command(host))
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
 
 
-def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
-    """Return what of a model is on this host, and the room for the rest; `begins` makes the folder for its copy.
+def _explain_silence(host: str, link: LinkAddress) -> str:
+    """Return why ssh does not reach a host on the link; empty where it does."""
+    code, _, errors = _run_briefly(transport.build_probe_command(host, link))
+    return transport.explain_end(host, code, errors).evidence if code else ""
 
-    Raises:
-        OSError: the folder cannot be made, or the disk cannot be read.
-    """
+
+def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
+    try:
+        done = subprocess.run(command, env=build_helper_environment(OPENSSH), cwd="/", stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=_SSH_SECONDS, check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return _SSH_FAILED, "", str(error)
+    return done.returncode, done.stdout, done.stderr
+
+
+def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
+    """Return what of a model is on this host, and the room for the rest; `begins` makes the folder for its copy."""
     folder, work = _find_folders(manifest)
     if begins and manifest.revision is None:
         private_files.ensure_private_folder(work)
@@ -360,40 +349,36 @@ def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
         work.mkdir(parents=True, exist_ok=True)
     has_all = _is_done(manifest, folder)
     missing = {
-        file.data: file.size - min(_size(work / file.data) or 0, file.size)
+        file.data: file.size - min(measure_file(work / file.data) or 0, file.size)
         for file in manifest.files
-        if not has_all and file.size not in {_size(folder / file.name), _size(folder / file.data)}
+        if not has_all and file.size not in {measure_file(folder / file.name), measure_file(folder / file.data)}
     }
     free = shutil.disk_usage(paths.find_existing(work)).free
     return RoomFound(missing, free, has_all, str(work), shutil.which("rsync") is not None)
 
 
 def finish_copy(manifest: CopyManifest) -> None:
-    """Give the files that came the places that a launch looks for them in.
-
-    Raises:
-        DflashError: some of them are not whole.
-        OSError: they cannot be moved.
-    """
+    """Give the files that came their places; raise DflashError where some of them are not whole."""
     folder, work = _find_folders(manifest)
-    if manifest.revision is None:
-        if any(_size(work / file.name) != file.size for file in manifest.files):
-            raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
-        if not folder.exists():
-            work.rename(folder)
-    else:
-        files = [path for path in sorted(work.rglob("*")) if path.is_symlink() or path.is_file()]
-        for path in files:
+    is_cached = manifest.revision is not None
+    for path in sorted(work.rglob("*")) if is_cached else ():
+        if path.is_symlink() or path.is_file():
             target = folder / path.relative_to(work)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
-        if any(_size(folder / file.name) != file.size for file in manifest.files):
-            raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
-        if manifest.revision != manifest.version:  # a branch, by which a start without the hub finds the commit
-            ref = folder / "refs" / manifest.revision
-            ref.parent.mkdir(parents=True, exist_ok=True)
-            ref.write_text(manifest.version)
+    if not _is_whole(manifest, folder if is_cached else work):
+        raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
+    if manifest.revision is None and not folder.exists():
+        work.rename(folder)
+    elif manifest.revision and manifest.revision != manifest.version:
+        ref = folder / "refs" / manifest.revision  # a branch, by which a start without the hub finds the commit
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(manifest.version)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _is_whole(manifest: CopyManifest, folder: Path) -> bool:
+    return all(measure_file(folder / file.name) == file.size for file in manifest.files)
 
 
 def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
@@ -408,14 +393,7 @@ def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
 def _is_done(manifest: CopyManifest, folder: Path) -> bool:
     if manifest.revision is None:
         return folder.is_dir() or bool(manifest.path and model_hub.find_local_folder(manifest.path))
-    if any(_size(folder / file.name) != file.size for file in manifest.files):
+    if not _is_whole(manifest, folder):
         return False
     ref = folder / "refs" / manifest.revision
     return manifest.revision == manifest.version or (ref.is_file() and ref.read_text().strip() == manifest.version)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size if path.is_file() else None
-    except OSError:
-        return None

@@ -72,12 +72,10 @@ def _end_with_stdin() -> None:
 
 
 def _find_folder() -> Path:
-    """Return the folder of what is installed and built, as `common/paths.py` says it."""
     return Path(os.environ.get("XDG_DATA_HOME", "").strip() or Path.home() / ".local" / "share") / "dflash-tui"
 
 
 def _build(folder: Path, name: str, data: bytes) -> None:
-    """Make the environment, install the wheel into it, and see that it starts."""
     python, wheel = str(folder / "bin" / "python"), folder / name
     _run("venv", sys.executable, "-I", "-m", "venv", str(folder))
     wheel.write_bytes(data)
@@ -89,11 +87,7 @@ def _build(folder: Path, name: str, data: bytes) -> None:
 
 
 def _run(kind: str, *command: str) -> str:
-    """Return what a program wrote.
-
-    Raises:
-        InstallFailed: it failed, with the end of what it wrote, or took too long.
-    """
+    """Return what a program wrote."""
     env = os.environ | {"PYTHONSAFEPATH": "1"}
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -120,7 +114,6 @@ def _remove_others(home: Path) -> None:
 
 
 def _is_used(folder: Path) -> bool:
-    """Whether a process runs from an environment."""
     sign = f"{folder}/".encode()
     for words in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

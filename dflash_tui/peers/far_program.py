@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import importlib.metadata
 import io
 import os
 import re
-import select
 import subprocess
 import sys
 import termios
 import threading
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, cast
@@ -25,7 +23,6 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import CALLED_AS, has_terminal
 from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_last_lines
-from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import Greeting, open_connection, read_end, require_same_release, start_process
@@ -35,7 +32,7 @@ from dflash_tui.planning.cluster import LOCAL
 # What a program there draws by, besides TERM, which ssh tells of itself.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
-_ERRORS_KEPT, _LONGEST_LINE = 4096, 1 << 16
+_LINES_KEPT, _LAST_WORDS = 20, 1.0
 # Undoes what a panel that was cut off has left: the mouse, reports of paste, size, focus and keys, the other screen, a
 # hidden cursor. Then to the bottom, since a terminal that was on no other screen puts its cursor anywhere.
 _LEAVE = (
@@ -98,41 +95,24 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
         ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment(OPENSSH), cwd="/")
     except OSError as error:
         raise UsageError(f"{command[0]} could not be started", evidence=str(error), hint="install OpenSSH") from None
-    tail, lines, errors = b"", LineBuffer(_LONGEST_LINE), cast("IO[bytes]", ssh.stderr)
+    errors, lines = cast("IO[bytes]", ssh.stderr), deque[bytes](maxlen=_LINES_KEPT)
+
+    def read() -> None:
+        with errors:
+            for line in errors:  # whole lines, in which a secret is known
+                lines.append(line)
+                if show:
+                    show(clean_text(line.decode(errors="replace").rstrip("\r\n")) + "\n" * line.endswith(b"\n"))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
     try:
-        for data in _read_errors(ssh, errors.fileno()):
-            tail = (tail + data)[-_ERRORS_KEPT:]
-            if show:  # whole lines, in which a secret is known
-                for line in lines.feed(data):
-                    show(f"{_clean_line(line)}\n")
-        if show and lines.unfinished_line:
-            show(_clean_line(lines.unfinished_line))
         code = ssh.wait()
+        reader.join(_LAST_WORDS)  # what ssh has started may hold its stderr open for longer
     finally:
         ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
         ssh.wait()
-        errors.close()
-    return code, "" if show else clean_end(tail)
-
-
-def _clean_line(line: bytes) -> str:
-    return clean_text(line.decode(errors="replace").replace("\r", ""))  # ssh ends its lines with it
-
-
-def _read_errors(ssh: subprocess.Popen[bytes], errors: int) -> Iterator[bytes]:
-    """Yield what ssh writes to stderr until it ends: what it has started may hold that open for longer."""
-    until_end, at_end = os.pipe()
-
-    def wait() -> None:
-        ssh.wait()
-        os.close(at_end)
-
-    threading.Thread(target=wait, daemon=True).start()
-    try:
-        while errors in select.select([errors, until_end], [], [])[0] and (data := os.read(errors, 1 << 16)):
-            yield data
-    finally:
-        os.close(until_end)
+    return code, "" if show else clean_end(b"".join(lines))
 
 
 @contextlib.contextmanager
@@ -232,10 +212,7 @@ def build_unheard_error(error: transport.NeedsProgram) -> UsageError:
 _DISTRIBUTION, _PACKAGE = "dflash-tui", "dflash_tui"
 # Folders that a checkout has beside the package, and a wheel in it.
 _BESIDE = ("recipes", "patches")
-_INFO = f"{_PACKAGE}-{__version__}.dist-info"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: dflash-tui\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-# The oldest that a zip can say: the same files make the same bytes.
-_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class OwnWheel(NamedTuple):
@@ -249,65 +226,33 @@ def build_own_wheel() -> OwnWheel:
     """Return a wheel of the program that runs, from a wheel's installation or a checkout.
 
     Raises:
-        DflashError: the program runs from a folder that was never installed, so that nobody knows what it needs.
-    """
-    files = dict(_list_package_files()) | _build_metadata()
-    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items())
-    files[f"{_INFO}/RECORD"] = f"{record}{_INFO}/RECORD,,\n".encode()
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, data in files.items():
-            entry = zipfile.ZipInfo(name, _DATE)
-            entry.external_attr, entry.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
-            wheel.writestr(entry, data)
-    return OwnWheel(f"{_PACKAGE}-{__version__}-py3-none-any.whl", archive.getvalue())
-
-
-def _list_package_files() -> Iterator[tuple[str, bytes]]:
-    """Yield the name in a wheel and the bytes of each file that the package has, with its recipes and patches."""
-    roots = {_PACKAGE: paths.PACKAGE_ROOT} | {f"{_PACKAGE}/{kind}": paths.bundled_folder(kind) for kind in _BESIDE}
-    paths_by_name = {f"{place}/{name}": path for place, root in roots.items() for name, path in _walk(root)}
-    for name in sorted(paths_by_name):
-        yield name, paths_by_name[name].read_bytes()
-
-
-def _walk(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each file of ours below a folder: no link, which may lead anywhere, nothing hidden, nothing compiled."""
-    for path in root.rglob("*"):
-        parts = path.relative_to(root).parts
-        is_ours = not any(part.startswith(".") or part == "__pycache__" for part in parts)
-        if is_ours and path.is_file() and not path.is_symlink():
-            yield "/".join(parts), path
-
-
-def _build_metadata() -> dict[str, bytes]:
-    """Return the files of a wheel that say what it is and needs, by their names; what is installed says so.
-
-    Raises:
-        DflashError: it is not installed.
+        DflashError: the program runs from a folder that was never installed, so the packages that it needs are unknown.
     """
     try:
         distribution = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        distribution = None
-    if distribution is None or not (metadata := distribution.read_text("METADATA")):
-        what = "this dflash-tui runs from a folder that was not installed, so nobody knows which packages it needs"
-        raise DflashError(what, hint="pip install -e . in the checkout")
+        what = "this dflash-tui runs from a folder that was not installed, so the packages that it needs are unknown"
+        raise DflashError(what, hint="pip install -e . in the checkout") from None
     # An editable installation keeps the version that the checkout had then.
-    metadata = re.sub(r"(?m)^Version: .*$", f"Version: {__version__}", metadata, count=1)
+    metadata = re.sub(
+        r"(?m)^Version: .*$", f"Version: {__version__}", distribution.read_text("METADATA") or "", count=1
+    )
     entries = distribution.read_text("entry_points.txt") or ""
-    files = {"METADATA": metadata, "WHEEL": _WHEEL, "entry_points.txt": entries}
-    files |= {f"licenses/{path.name}": text for path, text in _list_licenses(distribution)}
-    return {f"{_INFO}/{name}": text.encode() for name, text in files.items()}
+    roots = {_PACKAGE: paths.PACKAGE_ROOT} | {f"{_PACKAGE}/{kind}": paths.bundled_folder(kind) for kind in _BESIDE}
+    files = {f"{place}/{name}": path for place, root in roots.items() for name, path in _walk(root)}
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as wheel:
+        for name, path in files.items():
+            wheel.write(path, name)
+        # pip writes the record of what it installs by itself.
+        for name, text in {"METADATA": metadata, "WHEEL": _WHEEL, "entry_points.txt": entries, "RECORD": ""}.items():
+            wheel.writestr(f"{_PACKAGE}-{__version__}.dist-info/{name}", text)
+    return OwnWheel(f"{_PACKAGE}-{__version__}-py3-none-any.whl", archive.getvalue())
 
 
-def _list_licenses(
-    distribution: importlib.metadata.Distribution,
-) -> Iterator[tuple[importlib.metadata.PackagePath, str]]:
-    for path in distribution.files or ():
-        if path.parent.name == "licenses" and path.parent.parent.suffix == ".dist-info":
-            yield path, path.read_text()
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+def _walk(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each file below a folder, but for hidden and compiled ones."""
+    for path in root.rglob("*"):
+        name = path.relative_to(root)
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):
+            yield name.as_posix(), path

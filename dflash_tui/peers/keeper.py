@@ -27,7 +27,6 @@ from dflash_tui.peers.connection import (
     Done,
     LogChunk,
     PeerConnection,
-    PeerLost,
     RankBeat,
     open_connection,
 )
@@ -57,11 +56,7 @@ _BUSIER = 0.1
 
 
 def start_keeper(run: Run) -> None:
-    """Start the keeper of a server, detached, and wait until it has begun.
-
-    Raises:
-        DflashError: it ended at once.
-    """
+    """Start the keeper of a server, detached, and wait until it has begun; raise DflashError where it ended at once."""
     started = start_detached(run.folder / _LOG, "dflash_tui.peers.keeper", "keep", run.id)
     server_process.adopt_child(started.process)
     deadline = time.monotonic() + _START_SECONDS
@@ -171,10 +166,10 @@ class Keeper:
                 message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
             except TimeoutError:
                 if time.monotonic() - peer.heard > LOST_SECONDS:
-                    raise PeerLost(f"nothing heard for {LOST_SECONDS:.0f} s") from None
+                    raise DflashError(f"nothing heard for {LOST_SECONDS:.0f} s") from None
                 continue
             if message is None:
-                raise PeerLost("the connection ended")
+                raise DflashError("the connection ended")
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
             else:

@@ -1,4 +1,7 @@
-"""How the other host is reached: OpenSSH with the user's own keys and configuration, or a process of this machine."""
+"""How the other host is reached: OpenSSH with the user's own keys and configuration, or a process of this machine.
+
+Every function that builds a command raises UsageError for a text that is not the name of a host.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,6 @@ _RUN = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; eval "$(printf %b "$1")"; """
     f"""command -v dflash-tui >/dev/null || exec {_OWN} "$@"; exec dflash-tui "$@"' sh"""
 )
-_UNPACK = """sh -c 'exec tar -xof - -C "$(printf %b "$1")"' sh"""
 _PLAIN = frozenset((string.ascii_letters + string.digits + " -_=./:,+%@").encode())
 # A user looks at it: a network that is away for some seconds, as when a laptop roams, takes nobody's panel away.
 _PATIENT = {"ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
@@ -120,12 +122,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def build_agent_command(host: str) -> list[str]:
-    """Return the command that runs the agent on `host`, without a shell of this machine.
-
-    Raises:
-        UsageError: it is not the name of a host.
-    """
-    check_hosts([host])
+    """Return the command that runs the agent on `host`, without a shell of this machine."""
     if host == LOCAL:
         return [sys.executable, "-P", "-m", "dflash_tui", "agent"]
     return _build_ssh_command(host, _AGENT)
@@ -135,39 +132,27 @@ def build_install_command(host: str, *words: str) -> list[str]:
     """Return the command that runs a text of Python on `host`, which is to come on stdin, as long as `words` say first.
 
     Raises:
-        UsageError: it is not the name of a host.
         ValueError: a word could mean something to a shell.
     """
-    check_hosts([host])
     if wrong := [word for word in words if not _WORD.fullmatch(word)]:
         raise ValueError(wrong)
     return _build_ssh_command(host, " ".join([_INSTALL, *words]))
 
 
 def build_rsync_words(host: str, link: LinkAddress | None, source: str, folder: str) -> list[str]:
-    """Return the words by which rsync copies what is in `source` into a folder on `host`, by the address of a link.
-
-    Raises:
-        UsageError: it is not the name of a host.
-    """
+    """Return the words by which rsync copies what is in `source` into a folder on `host`, by the address of a link."""
     check_hosts([host])
     user, at, name = host.rpartition("@")
     name = f"[{name}]" if ":" in name else name
     return ["-e", " ".join(_build_ssh_words(_choose_way(link))), "--", source, f"{user}{at}{name}:{folder}/"]
 
 
-def build_unpack_command(host: str, link: LinkAddress | None, folder: str) -> list[str]:
-    """Return the command that unpacks an archive that comes on stdin into a folder on `host`.
-
-    Raises:
-        UsageError: it is not the name of a host.
-    """
-    check_hosts([host])
-    return _build_ssh_command(host, f"{_UNPACK} {_encode_word(folder)}", _choose_way(link))
+def build_probe_command(host: str, link: LinkAddress) -> list[str]:
+    """Return the command that succeeds where ssh reaches `host` by the address of a link."""
+    return _build_ssh_command(host, "true", _choose_way(link))
 
 
 def _choose_way(link: LinkAddress | None) -> Mapping[str, str]:
-    """Return the options of ssh for a copy, by the address of a link if one is named."""
     if link is None:
         return _FAST
     return _FAST | _ON_LINK | {"HostName": link.far, "BindAddress": link.near, "HostKeyAlias": link.key_name}
@@ -176,18 +161,10 @@ def _choose_way(link: LinkAddress | None) -> Mapping[str, str]:
 def build_program_command(
     host: str, words: Sequence[str], variables: Mapping[str, str] = _NOTHING, *, on_terminal: bool
 ) -> list[str]:
-    """Return the command that runs this program on `host`.
+    """Return the command that runs this program on `host`; `words` follow the program's name.
 
-    Args:
-        host: as ssh calls it.
-        words: what follows the program's name.
-        variables: what the program there finds in its environment besides what its login gives it.
-        on_terminal: whether it gets a terminal there, whose kind (TERM) ssh tells by itself.
-
-    Raises:
-        UsageError: it is not the name of a host.
+    `variables` are set there beside those of the login. `on_terminal` it gets a terminal, whose kind (TERM) ssh tells.
     """
-    check_hosts([host])
     exports = [f"export {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
     command = f"{_RUN} {_encode_word('; '.join([*exports, shlex.join(['set', '--', *words])]))}"
     return _build_ssh_command(host, command, _PATIENT, on_terminal=on_terminal)
@@ -217,6 +194,7 @@ def read_key_name(host: str, settings: str) -> str:
 def _build_ssh_command(
     host: str, command: str, more: Mapping[str, str] = _NOTHING, *, on_terminal: bool = False
 ) -> list[str]:
+    check_hosts([host])
     return [*_build_ssh_words(more, on_terminal=on_terminal), "--", host, command]
 
 

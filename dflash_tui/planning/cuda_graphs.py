@@ -133,7 +133,6 @@ def is_measured(resolved: ResolvedRecipe) -> bool:
 
 
 def _check_attention(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> None:
-    """Raise where the attention backend cannot verify drafts within a graph: vLLM would run eagerly and go on."""
     backends = {
         "attention-backend": flags.get("attention-backend"),
         "speculation.attention_backend": resolved.speculation.get("attention_backend"),
@@ -151,11 +150,7 @@ def _check_attention(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> N
 def _split_compilation_config(
     flags: dict[str, FlagValue], changed: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, FlagValue]]:
-    """Return the compilation config in `flags`, keys after a dot included, and the other flags.
-
-    Raises:
-        UsageError: a key that graphs mode sets was set by hand to something else.
-    """
+    """Return the compilation config in `flags`, keys after a dot included, and the other flags."""
     config: dict[str, Any] = {}
     others: dict[str, FlagValue] = {}
     for name, value in flags.items():
@@ -177,7 +172,6 @@ def _split_compilation_config(
 
 
 def _choose_sequences(flags: dict[str, FlagValue]) -> tuple[int, list[str]]:
-    """Return how many requests the server takes at once, and what to say of it."""
     if named := read_whole_number(flags, "max-num-seqs"):
         return named, []
     warning = f"graphs mode takes {DEFAULT_SEQUENCES} requests at once, more wait; --set max-num-seqs=N changes it"

@@ -133,69 +133,27 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
         return self.kv_left / self.kv_needed if self.kv_needed else None
 
 
-def estimate_launch_memory(
-    resolved: ResolvedRecipe,
-    mode: Mode,
-    tokens: int,
-    machine: GpuMemory | None,
-    models: Sequence[LocalModel | None],
-) -> MemoryEstimate | None:
-    """Return what a launch needs on each GPU of `machine`; None on the CPU, or when the machine's memory is unknown.
-
-    Args:
-        resolved: The resolved recipe.
-        mode: How the server runs the model.
-        tokens: How many tokens are drafted per step.
-        machine: The memory of one GPU.
-        models: The target and the drafter where they are on this machine; what the recipe says is used otherwise.
-    """
-    if resolved.recipe.for_cpu or machine is None:
-        return None
-    target, drafter = [*models, None, None][:2]
-    return estimate_memory(
-        resolved,
-        machine,
-        mode=mode,
-        tokens=tokens,
-        target=target.config if target else None,
-        drafter=drafter.config if drafter else None,
-        target_bytes=target.total_bytes if target else None,
-        drafter_bytes=drafter.total_bytes if drafter else None,
-    )
-
-
 def estimate_memory(
     resolved: ResolvedRecipe,
     machine: GpuMemory,
     *,
     mode: Mode,
     tokens: int,
-    target: ModelConfig | None = None,
-    drafter: ModelConfig | None = None,
-    target_bytes: int | None = None,
-    drafter_bytes: int | None = None,
+    models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate:
-    """Return what launching `resolved` needs on each GPU of `machine`.
+    """Return what a launch with `tokens` drafts per step needs on each GPU of `machine`.
 
-    Weights and KV cache are divided by `tensor-parallel-size`. The recipe has what is not given of the models.
-
-    Args:
-        resolved: The resolved recipe.
-        machine: The memory of one GPU.
-        mode: How the server runs the model.
-        tokens: How many tokens are drafted per step.
-        target: The target's config.json.
-        drafter: The drafter's config.json.
-        target_bytes: The size of the target's files.
-        drafter_bytes: The size of the drafter's files.
+    Weights and KV cache are divided by `tensor-parallel-size`. `models` are the target and the drafter where they are
+    on this machine; the recipe has what is not known of them.
     """
+    local_target, local_drafter = [*models, None, None][:2]
     resolved = cuda_graphs.apply_mode(resolved, mode, tokens)
     flags = normalize_flag_names(resolved.flags)
-    target = target or resolved.target.config
+    target = (local_target and local_target.config) or resolved.target.config
     split = read_whole_number(flags, "tensor-parallel-size") or 1
     batched, sequences = read_batch_limits(resolved, machine)
     # A quantization while loading leaves something else than the files.
-    files = None if resolved.weights_gb else target_bytes
+    files = None if resolved.weights_gb or not local_target else local_target.total_bytes
     weights = _share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)
     shares = [weights if weights.size else _guess_least_weights(resolved, split)]
     encoder = None if is_text_only(flags) or shares[0].least else measure_vision_encoder(target)
@@ -206,14 +164,14 @@ def estimate_memory(
         shares.append(MemoryShare("vision encoder", encoder, "config.json"))
     draft = resolved.drafter if tokens else None
     if draft:
-        shares.append(_share("drafter", drafter_bytes, draft.size_gb, split))
+        shares.append(_share("drafter", local_drafter and local_drafter.total_bytes, draft.size_gb, split))
     shares.append(MemoryShare("activations", _activations(target, batched, sequences, tokens), "estimate from an H200"))
     if mode is not Mode.EAGER:
         graphs = _GRAPHS if mode is Mode.COMPILE else _DECODE_GRAPHS
         shares.append(MemoryShare("CUDA graphs", graphs, "measured on an H200"))
     shares.append(MemoryShare("CUDA context", _CONTEXT, "measured on an H200"))
     cache = KvCache(
-        models=(target, drafter or draft.config) if draft else (target,),
+        models=(target, (local_drafter and local_drafter.config) or draft.config) if draft else (target,),
         in_flight=batched * (2 if Version(resolved.engine.vllm) >= _TWO_BATCHES else 1),
         tokens=tokens,
         split=split,
@@ -226,15 +184,7 @@ def estimate_memory(
 def _compare_with_gpu(
     machine: GpuMemory, flags: Mapping[str, Any], shares: tuple[MemoryShare, ...], cache: KvCache, most: int | None
 ) -> MemoryEstimate:
-    """Return the estimate for `shares` and `cache`.
-
-    Args:
-        machine: The memory of one GPU.
-        flags: The flags as vLLM reads them.
-        shares: The parts of the memory without the KV cache.
-        cache: The KV cache.
-        most: The most tokens that the model takes.
-    """
+    """Return the estimate for `shares` and `cache`, where the model takes `most` tokens."""
     fixed = sum(share.size or 0 for share in shares)
     kv_bytes = read_whole_number(flags, "kv-cache-memory-bytes")
     utilization = _fraction(flags, "gpu-memory-utilization", DEFAULT_UTILIZATION)
@@ -333,7 +283,6 @@ def read_max_model_len(resolved: ResolvedRecipe) -> int | None:
 
 
 def _fraction(flags: Mapping[str, Any], name: str, default: float) -> float:
-    """Return a flag that is a share of one; the default for what vLLM will refuse."""
     try:
         value = float(str(flags[name]))
     except (KeyError, ValueError):

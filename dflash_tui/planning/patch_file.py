@@ -210,7 +210,6 @@ def _read(path: Path, _changed: int) -> Patch:
 
 
 def _check_patch(path: Path, patch: Patch) -> None:
-    """Raise RecipeError for what the schema of a patch cannot check."""
     ranges: dict[tuple[str, ...], str] = {("versions",): patch.versions}
     if patch.by_key:
         ranges["by_key", "versions"] = patch.by_key.versions
@@ -230,7 +229,6 @@ def _check_patch(path: Path, patch: Patch) -> None:
 
 
 def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object]) -> None:
-    """Raise RecipeError for a value that a patch sets and that looks like a secret: commands and records have it."""
     for name, why in explain_secrets(part, values):
         raise yaml_loader.build_file_error(path, [key, part, name], why)
 
@@ -269,11 +267,7 @@ class VllmBuild(msgspec.Struct, frozen=True):
 def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:
     """Return the build of an environment; its CUDA is that of vLLM's version, else of torch, else of the one runtime.
 
-    Args:
-        distribution: The distribution that carries vLLM.
-        vllm: Its version.
-        packages: The packages of the environment, as requirements or `name==version`.
-        backend: What torch is built for, e.g. cu129 or cpu.
+    `packages` are requirements or `name==version`; `backend` is what torch is built for, such as cu129 or cpu.
     """
     if distribution != "vllm":
         return VllmBuild(distribution, vllm, 0)
@@ -325,7 +319,6 @@ def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None
 
 
 def _explain_other_release(patch: Patch, build: VllmBuild) -> str:
-    """Return why a release that the patch is not for does not need it."""
     if patch.upstream and has_reached_upstream(patch, build):
         return f"upstream since {patch.upstream.since}"
     if keys := find_keys_instead(patch, build):

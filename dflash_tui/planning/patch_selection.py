@@ -38,10 +38,7 @@ class PatchSelection(NamedTuple):
 def select_patches(resolved: ResolvedRecipe, *, patchable: bool, judged: Mapping[str, str] = {}) -> PatchSelection:
     """Return which patches of a recipe are applied to the engine that it names.
 
-    Args:
-        resolved: The recipe for one kind of machine.
-        patchable: Whether the environment may be patched.
-        judged: Why the engine's own files say that it does not need a patch, by name; empty for one that it needs.
+    `judged` is by name why the engine's own files say that it does not need a patch; empty for one that it needs.
 
     Raises:
         UsageError: there is no patch of a name that was set by hand.
@@ -122,7 +119,6 @@ def _list_known(resolved: ResolvedRecipe, patches: PatchSelection, release: Vers
 
 
 def _list_left_out(resolved: ResolvedRecipe, build: VllmBuild) -> Iterator[str]:
-    """Yield the defects that patches of the recipe mend and that were disabled by --set."""
     for patch in map(patch_file.load_patch, resolved.disabled_patches):
         named = any(patch.name in layer.patches for _, layer in iterate_layers(resolved.recipe))
         other = explain_other_method(patch, resolved.method)
@@ -160,13 +156,7 @@ _WIDEST_HEAD = 256
 
 
 def find_most_split_drafts(resolved: ResolvedRecipe, tokens: int, patches: Collection[str]) -> int:
-    """Return the most drafted tokens that this release verifies in a split; 0 where a plan has nothing to gain by it.
-
-    Args:
-        resolved: The recipe for one kind of machine.
-        tokens: Tokens that the plan drafts per step.
-        patches: The names of the plan's patches.
-    """
+    """Return the most drafted tokens that this release verifies in a split; 0 where a plan gains nothing by it."""
     most = _MOST_SPLIT.get(str(describe_planned_build(resolved).release), 0) - 1  # the token before the drafts counts
     if not 0 < most < tokens or PATCH in patches or not _uses_triton(resolved):
         return 0

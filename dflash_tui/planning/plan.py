@@ -42,13 +42,10 @@ class Plan(msgspec.Struct, frozen=True):
     """What a launch will do: the exact command, environment, patches and models. Paths are absolute."""
 
     recipe: _Line
-    """The recipe's name."""
     title: _Line
-    """The recipe's title."""
     synthetic: _Line
     """Why figures say nothing about a real model, such as random weights; empty where they do."""
     mode: Mode
-    """Eager, graphs or compile."""
     target: _Line
     """The model that is served: a repository of the hub, or a folder."""
     drafter: _Line
@@ -58,11 +55,9 @@ class Plan(msgspec.Struct, frozen=True):
     served_name: _Line
     """The model's name for clients."""
     port: int
-    """The port that the server listens on."""
     engine_folder: str
     """The vLLM environment: one that we install or make, or one of the user's."""
     argv: tuple[str, ...]
-    """The command."""
     env: dict[str, str]
     """What is added to the environment of whoever launches it."""
     patches: tuple[str, ...]
@@ -74,15 +69,12 @@ class Plan(msgspec.Struct, frozen=True):
     bench_scale: float = 1.0
     """How many times their usual length the answers of a benchmark have."""
     on_cpu: bool = False
-    """Whether it runs on the CPU."""
     warnings: tuple[str, ...] = ()
     """What somebody should know before the launch, a sentence each."""
     profile: _Line = ""
-    """The recipe's profile."""
     variant: _Line = ""
     """The recipe's variant; empty without one."""
     vllm: str = ""
-    """The release of vLLM."""
     hardware: Hardware = Hardware.CPU
     """The class of the GPUs that it is planned for."""
     gpus: tuple[str, ...] = ()
@@ -104,7 +96,6 @@ class Plan(msgspec.Struct, frozen=True):
     expected: tuple[ExpectedFigures, ...] = ()
     """What others measured, nearest to this launch first."""
     host: str = HOST
-    """The address that the server listens on."""
     restart: RestartPolicy = RestartPolicy()
     """Whether and how often it is launched again after a crash."""
     method: Method = Method.DFLASH
@@ -225,7 +216,6 @@ def format_command(plan: Plan) -> str:
 
 
 def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return a command as one would type it into a shell, one flag per line."""
     words = list(argv)
     lines = [shlex.join(words[:3])]
     for word in words[3:]:

@@ -62,8 +62,6 @@ class ChosenEngine(NamedTuple):
 
 
 class _Models(NamedTuple):
-    """Where the models are: repositories of the hub or folders, and what builds them, if anything."""
-
     target: str
     drafter: str
     script: Path | None
@@ -86,18 +84,9 @@ def build_plan(
 ) -> Plan:
     """Return the plan of launching a recipe; arguments that are given replace what it says.
 
-    Args:
-        resolved: The recipe for one kind of machine.
-        mode: Eager, graphs or compile.
-        port: The port.
-        num_speculative_tokens: Tokens that the drafter proposes per step.
-        gpus: Index and UUID of each GPU that the server sees; all of them when empty.
-        engine: Another environment than the one that is installed for the recipe.
-        request: What the user asked for, to be kept with the plan.
-        conditions: What of this machine decides how the server starts.
-        cluster: The hosts of a server over several; without it words stand for their addresses.
-        rank: Which of the hosts the plan's own command is for.
-        folders: Where copies of models lie on its host, by the name that the recipe or the user has for them.
+    `gpus` are index and UUID of each GPU that the server sees, all of them when empty. Without `cluster` words stand
+    for the addresses of several hosts. The plan's own command is for the host `rank`, on which copies of models lie in
+    `folders`, by the name that the recipe or the user has for them.
 
     Raises:
         UsageError: there is no patch or startup optimization of a name that was set by hand, or it or graphs mode is
@@ -166,7 +155,6 @@ def build_plan(
 
 
 def _replace_models(resolved: ResolvedRecipe, folders: Mapping[str, str]) -> ResolvedRecipe:
-    """Return the recipe with the models that have a copy in `folders` replaced by it."""
     target, drafter = resolved.target, resolved.drafter
     target = replace(target, model=folders.get(target.model, target.model))
     return replace(
@@ -190,13 +178,11 @@ def _place_models(resolved: ResolvedRecipe) -> _Models:
 
 
 def _shipped_drafter(recipe: Recipe) -> Path | None:
-    """Return the file of a shipped drafter's weights, whether it is there or not; None where none is shipped."""
     folder = recipe.build.drafter if recipe.build else None
     return paths.bundled_folder("recipes") / folder / "model.safetensors" if folder else None
 
 
 def _find_missing_drafter(resolved: ResolvedRecipe) -> Path | None:
-    """Return the weights that a build needs for the drafter and does not have; None where none are missing."""
     recipe, weights = resolved.recipe, _shipped_drafter(resolved.recipe)
     if weights is None or weights.is_file() or not (resolved.drafter and recipe.drafter):
         return None
@@ -205,7 +191,6 @@ def _find_missing_drafter(resolved: ResolvedRecipe) -> Path | None:
 
 @cache
 def _digest_sources(script: Path, drafter: Path | None) -> str:
-    """Return a digest of all that models are built from."""
     sources = [script, script.with_suffix(".txt"), *([drafter.with_name("config.json"), drafter] if drafter else [])]
     return _digest(b"".join(source.read_bytes() for source in sources if source.is_file()))
 
@@ -221,7 +206,6 @@ def _build_commands(
     port: int,
     tokens: int,
 ) -> tuple[RankCommand, ...]:
-    """Return what each rank runs; without a cluster that is one command."""
     target = resolved.target
     program = [str(engine_folder / "bin" / "vllm"), "serve", models.target]
     program += [] if target.revision == "main" else ["--revision", target.revision]
@@ -249,7 +233,6 @@ def _build_commands(
 def _build_speculation(
     resolved: ResolvedRecipe, drafter: str, tokens: int, further: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the speculative-config, with the further keys for this release."""
     config: dict[str, object] = {"method": resolved.method.value}
     config |= {"model": drafter} if drafter else {}
     config["num_speculative_tokens"] = tokens
@@ -284,7 +267,6 @@ def list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ..
 def _list_warnings(
     resolved: ResolvedRecipe, mode: Mode, patches: PatchSelection, *, speculative: bool
 ) -> tuple[str, ...]:
-    """Return the warnings before the launch, those of the support status and the mode included."""
     drafter = resolved.drafter if speculative else None
     warnings = [*resolved.target.warnings, *(drafter.warnings if drafter else ()), *resolved.warnings]
     missing = _find_missing_drafter(resolved)

@@ -24,23 +24,16 @@ class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one launch request has that another has not. A field that is None stays as it is."""
 
     profile: str | None = None
-    """Another profile of the recipe."""
     variant: str | None = None
-    """Another variant of the recipe."""
     mode: Mode | None = None
-    """Another mode."""
     method: Method | None = None
-    """Another method of speculation."""
     port: int | None = None
-    """Another port."""
     num_speculative_tokens: int | None = None
     """Another number of drafted tokens per step; 0 is without speculation."""
     gpu: str | None = None
     """Other GPUs, or another class of them."""
     vllm: str | None = None
-    """Another release of vLLM."""
     engine: str | None = None
-    """Another environment."""
     settings: dict[str, str] = {}
     """Settings to make, each in place of one of the same name."""
     removed: tuple[str, ...] = ()
@@ -94,7 +87,6 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     variant: str | None = None
     """The variant, such as another drafter."""
     mode: Mode | None = None
-    """Eager, graphs or compile."""
     method: Method | None = None
     """How tokens are drafted, such as `dflash` or `mtp`; `none` is without speculation."""
     port: int | None = None

@@ -182,11 +182,7 @@ _UNCHUNKED = "no-enable-chunked-prefill"
 
 
 def find_conflicts(flags: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a sentence for each two values that vLLM refuses together, by `SchedulerConfig.verify_max_model_len`.
-
-    Args:
-        flags: The words of each flag, by its whole name without dashes.
-    """
+    """Yield a sentence for each two values that vLLM refuses together, by `SchedulerConfig.verify_max_model_len`."""
     values = {name: " ".join(words) for name, words in flags.items()}
     batched, length, sequences = (read_whole_number(values, name) for name in (_BATCHED, _LENGTH, _SEQUENCES))
     if batched is None:
@@ -239,11 +235,8 @@ def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None 
 
     Where there is none, for each two values that it refuses together. Other values are judged by its own parser.
 
-    Args:
-        vllm: The release.
-        words: What follows the model of `vllm serve`.
-        names: The flags that it has, where its parser was asked; else those of the table, of which nothing is known
-            for a release that it does not have.
+    `names` are the flags that it has, where its parser was asked; else those of the table count, where it has the
+    release.
     """
     known = list_flags(vllm) if names is None else names
     if not known:
@@ -292,7 +285,6 @@ def explain_some(
 
 
 def _split_flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each flag without dashes, and its words."""
     starts = [index for index, word in enumerate(words) if word.startswith("--")]
     for start, end in pairwise([*starts, len(words)]):
         name, joined, value = words[start].partition("=")

@@ -40,7 +40,6 @@ class StartupOptimization(NamedTuple):
     name: str
     """The name in `--set start.NAME=false`."""
     does: str
-    """What it does."""
     saves: str = ""
     """What that saved, and of what; empty where nobody measured it alone."""
     seconds: str = ""
@@ -58,7 +57,6 @@ class StartupOptimization(NamedTuple):
     env: Mapping[str, str] = {}
     """The variables that it sets; `{cache}` is our cache folder, `{engine}` the engine's name."""
     flags: Mapping[str, FlagValue] = {}
-    """The flags that it sets."""
 
 
 _ALL = (
@@ -235,7 +233,6 @@ def _check_names(resolved: ResolvedRecipe) -> None:
 def _explain_impossible(
     optimization: StartupOptimization, resolved: ResolvedRecipe, conditions: StartConditions, patches: Collection[str]
 ) -> str:
-    """Return why an optimization is not possible in this launch; empty when it is."""
     for name in optimization.env:
         if name in resolved.env:
             return f"{name} is {resolved.env[name]}"
@@ -264,7 +261,6 @@ def _explain_loader(resolved: ResolvedRecipe, flags: Mapping[str, FlagValue]) ->
 def _explain_spawn(
     resolved: ResolvedRecipe, flags: Mapping[str, FlagValue], conditions: StartConditions, patches: Collection[str]
 ) -> str:
-    """Return why vLLM spawns whatever the variable says; empty when it forks."""
     if resolved.recipe.for_cpu and CPU_FORK not in patches:
         return f"{_SPAWN} on the CPU without the patch {CPU_FORK}"
     if conditions.on_wsl:
@@ -277,7 +273,6 @@ def _explain_spawn(
 def _explain_doubt(
     optimization: StartupOptimization, resolved: ResolvedRecipe, mode: Mode, conditions: StartConditions
 ) -> str:
-    """Return why an optimization that is possible is not taken by default; empty when it is."""
     if why := conditions.failed.get(optimization.name):
         return f"it failed with this engine: {why}"
     flags = normalize_flag_names(resolved.flags)
@@ -295,7 +290,6 @@ def _suggest(optimization: StartupOptimization, resolved: ResolvedRecipe) -> str
 
 
 def _fill(value: str, engine_folder: Path) -> str:
-    """Return the value of a variable with our cache folder, and a name that no other engine has."""
     name = engine_folder.name
     if engine_folder.parent != paths.engines_folder():
         name = f"{name}-{hashlib.sha256(str(engine_folder).encode()).hexdigest()[:8]}"

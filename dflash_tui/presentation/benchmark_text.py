@@ -36,8 +36,7 @@ from dflash_tui.presentation.report import (
     Table,
     escape_text,
     quote_code,
-    render_table,
-    to_markdown,
+    render_page,
 )
 
 KIND_WIDTH = 12
@@ -114,7 +113,6 @@ def format_latency(seconds: float) -> str:
 
 
 def _format_window(measured: LevelSummary) -> list[str]:
-    """Return what happened while requests counted, as lines; nothing where one at a time is all there is."""
     window, lines = measured.window, list[str]()
     if window and window.streams != 1:
         load = f"{window.rate:g} requests/s arriving" if window.rate else f"{window.streams} at a time"
@@ -158,7 +156,6 @@ def format_level(measured: LevelSummary) -> str:
 
 
 def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
-    """Return of how many answered requests no decode speed is known, and why, as a line; nothing where all have one."""
     if measured.figures is None:
         return []
     missing = measured.figures.n - (measured.figures.tok_s.n if measured.figures.tok_s else 0)
@@ -195,11 +192,11 @@ def render_run(report: RunReport) -> str:
     plan, tokens = report.plan, report.plan.num_speculative_tokens
     drafts = f"{plan.method}, {tokens} drafts per step" if tokens else "no speculation"
     launched = f"launched {format_time(report.at)}, {report.status}"
-    parts = [f"# Run {quote_code(report.run)}"]
-    parts += [f"> **Not a real model's figures: {escape_text(plan.synthetic)}.**"] if plan.synthetic else []
-    parts.append(escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."))
-    parts.append("One launch, so nothing here tells what another launch would measure.")
-    return "\n\n".join([*parts, to_markdown(_build_sections(report))]) + "\n"
+    lines = (
+        escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."),
+        "One launch, so nothing here tells what another launch would measure.",
+    )
+    return render_page(f"Run {quote_code(report.run)}", plan.synthetic, lines, _build_sections(report))
 
 
 def _build_sections(report: RunReport) -> list[Section]:
@@ -273,48 +270,44 @@ def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport
         for name, result in zip(names, results, strict=True)
         if isinstance(result, ImportedResult)
     ]
-    synthetic = "; ".join(dict.fromkeys(filter(None, map(_synthetic_label, results))))
+    labels = [
+        of.synthetic if isinstance(of, ImportedResult)
+        else (of.plan if isinstance(of, RunReport) else of.design).synthetic for of in results
+    ]  # fmt: skip
+    synthetic = "; ".join(dict.fromkeys(filter(None, labels)))
     measured = (tuple(_list_measurements(results[0])), tuple(_list_measurements(results[1])))
     return SideBySide(_REFUSAL.format(" and ".join(foreign)), names, measured, synthetic)
 
 
 def render_comparison(sides: SideBySide) -> str:
     """Return them in Markdown."""
-    parts = [f"# {escape_text(sides.names[0])} beside {escape_text(sides.names[1])}"]
-    parts += [f"> **Not a real model's figures: {escape_text(sides.synthetic)}.**"] if sides.synthetic else []
-    parts.append(f"**refused: {escape_text(sides.refused)}**")
-    parts.append("The figures, each as its own source defines it; tok/s of another tool may count the first token too.")
     header = ("of", "what", "requests", "concurrency or rate", "tok/s", "TTFT s", "acceptance", "AL", "failed")
-    rows = [
-        (escape_text(name), *_table_row(measurement))
+    rows = tuple(
+        (name, *_list_measured_cells(measurement))
         for name, measured in zip(sides.names, sides.measured, strict=True)
         for measurement in measured
-    ]
-    return "\n\n".join([*parts, render_table(header, rows, range(2, 9))]) + "\n"
-
-
-def _table_row(measurement: ImportedMeasurement) -> tuple[str, ...]:
-    streams = (
-        f"{measurement.rate:g}/s"
-        if measurement.rate
-        else UNKNOWN
-        if measurement.streams is None
-        else str(measurement.streams)
     )
-    ttft = UNKNOWN if measurement.ttft is None else f"{format_number(measurement.ttft, 3)} (median)"
-    figures = (
+    lines = (
+        f"**refused: {escape_text(sides.refused)}**",
+        "The figures, each as its own source defines it; tok/s of another tool may count the first token too.",
+    )
+    title = f"{escape_text(sides.names[0])} beside {escape_text(sides.names[1])}"
+    table = Table(header, rows, tuple(range(2, 9)))
+    return render_page(title, sides.synthetic, lines, [Section("", (table,))])
+
+
+def _list_measured_cells(measurement: ImportedMeasurement) -> tuple[str, ...]:
+    streams = UNKNOWN if measurement.streams is None else str(measurement.streams)
+    return (
+        measurement.what,
+        str(measurement.n),
+        f"{measurement.rate:g}/s" if measurement.rate else streams,
         format_number(measurement.tok_s),
-        ttft,
+        UNKNOWN if measurement.ttft is None else f"{format_number(measurement.ttft, 3)} (median)",
         format_percent(measurement.acceptance, 1),
         format_number(measurement.acceptance_length, 2),
+        str(measurement.failed),
     )
-    return (escape_text(measurement.what), str(measurement.n), streams, *figures, str(measurement.failed))
-
-
-def _synthetic_label(report: AnyReport) -> str:
-    if isinstance(report, ExperimentReport):
-        return report.design.synthetic
-    return report.plan.synthetic if isinstance(report, RunReport) else report.synthetic
 
 
 def _list_measurements(report: AnyReport) -> Iterator[ImportedMeasurement]:
@@ -332,7 +325,6 @@ def _list_measurements(report: AnyReport) -> Iterator[ImportedMeasurement]:
 def _summarize_prompts(
     head: str, requests: tuple[RequestDone, ...] | list[RequestDone]
 ) -> Iterator[ImportedMeasurement]:
-    """Yield the medians of each prompt; the speed is that of one stream while it decodes."""
     for kind, streams, rate in dict.fromkeys((done.kind, done.streams, done.rate) for done in requests):
         figures = RequestFigures.from_requests(
             [done for done in requests if (done.kind, done.streams, done.rate) == (kind, streams, rate)]

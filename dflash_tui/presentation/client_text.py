@@ -108,7 +108,6 @@ def _format_opencode(endpoint: Endpoint) -> str:
 
 
 def _format_continue(endpoint: Endpoint) -> str:
-    """Return a config.yaml of Continue."""
     import yaml
 
     model: dict[str, Any] = {"name": endpoint.model, "provider": "vllm", "model": endpoint.model}
@@ -123,7 +122,6 @@ def _format_continue(endpoint: Endpoint) -> str:
 
 
 def _format_open_webui(endpoint: Endpoint) -> str:
-    """Return the command that runs Open WebUI in the network of this machine, where the server listens."""
     key = f'OPENAI_API_KEY="${endpoint.key_variable}" ' if endpoint.key_variable else ""
     words = ["-d --network host --name open-webui -v open-webui:/app/backend/data", "-e PORT=3000"]
     words += [f"-e {shlex.quote(f'OPENAI_API_BASE_URL={endpoint.url}')}", *(["-e OPENAI_API_KEY"] if key else [])]
@@ -131,7 +129,6 @@ def _format_open_webui(endpoint: Endpoint) -> str:
 
 
 def _format_curl(endpoint: Endpoint) -> str:
-    """Return a curl that streams an answer."""
     body = {"model": endpoint.model, "messages": [{"role": "user", "content": _HELLO}], "stream": True}
     words = [f"-N {shlex.quote(f'{endpoint.url}/chat/completions')}", "-H 'Content-Type: application/json'"]
     words += [f'-H "Authorization: Bearer ${endpoint.key_variable}"'] if endpoint.key_variable else []
@@ -139,7 +136,6 @@ def _format_curl(endpoint: Endpoint) -> str:
 
 
 def _format_python(endpoint: Endpoint) -> str:
-    """Return a program that streams an answer with OpenAI's library."""
     key = f'os.environ["{endpoint.key_variable}"]' if endpoint.key_variable else '"none"'
     lines = ["import os", ""] if endpoint.key_variable else []
     lines += [

@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 
 from dflash_tui.benchmark import summary
-from dflash_tui.benchmark.stats import LEVEL
 from dflash_tui.common.formatting import (
     UNKNOWN,
     format_duration,
@@ -34,6 +33,7 @@ from dflash_tui.experiments.analysis.measures import (
     summarize_arm,
 )
 from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
+from dflash_tui.experiments.analysis.stats import LEVEL
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.planning import startup_optimizations
 from dflash_tui.presentation import experiment_text, verdict_text
@@ -53,8 +53,7 @@ from dflash_tui.presentation.report import (
     format_spread,
     is_noisy,
     quote_code,
-    to_markdown,
-    to_terminal,
+    render_page,
 )
 from dflash_tui.presentation.verdict_text import label_arm, name_prompt
 from dflash_tui.vllm_output.log_facts import describe_network
@@ -114,11 +113,6 @@ def list_titled_parts(sections: Sequence[Section]) -> list[Part]:
     return parts
 
 
-def format_report(report: ExperimentReport, width: int = 0, *, details: bool = False) -> str:
-    """Return a report as a terminal shows it."""
-    return to_terminal(build_report(report, details=details), width)
-
-
 def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -> list[Section]:
     """Return what is behind a report: statistics, prompts, boots, latencies, and what stock is."""
     design = report.design
@@ -138,7 +132,6 @@ def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -
 
 
 def _list_output_check(report: ExperimentReport) -> list[Part]:
-    """Return what is known of the answers, and nothing of speeds."""
     parts: list[Part] = []
     for comparison in report.comparisons:
         if outputs := comparison.outputs:
@@ -159,15 +152,13 @@ def render_markdown(report: ExperimentReport) -> str:
     design = report.design
     kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
-    parts = [f"# {title}, {escape_text(describe_variation(design))}"]
-    if label := synthetic_label(design):
-        parts.append(f"> **{escape_text(label)}.**")
     order = " ".join(map(arm_letter, design.order))
     made = f"{format_time(design.made_at)}, {describe_certainty(design)}, order {order}"
-    parts.append(f"{made}, written by dflash-tui {escape_text(design.version)}.")
+    lines = [f"{made}, written by dflash-tui {escape_text(design.version)}."]
     if not report.complete:
-        parts.append(f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over.")
-    return "\n\n".join([*parts, to_markdown(_list_posted_sections(report))]) + "\n"
+        lines.append(f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over.")
+    title = f"{title}, {escape_text(describe_variation(design))}"
+    return render_page(title, design.synthetic, lines, _list_posted_sections(report))
 
 
 def _list_posted_sections(report: ExperimentReport) -> list[Section]:
@@ -210,7 +201,6 @@ def _explain_arms(design: Design) -> str:
 
 
 def _list_conditions(report: ExperimentReport) -> list[str]:
-    """Return what somebody needs to know to repeat it: prompts, sampling, machine, engine, patches, hosts."""
     design, boots = report.design, report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     driver = ", ".join(sorted({boot.driver for boot in boots if boot.driver})) or UNKNOWN
@@ -259,7 +249,6 @@ def _describe_engine(boot: Boot) -> str:
 
 
 def _list_host_facts(host: HostFacts) -> list[str]:
-    """Return what is known of another host of a boot: what it is, its link, and what serves the rank."""
     link = f"{host.address} on {host.interface}"
     network = f"; NCCL uses {describe_network(host.network)}" if host.network else ""
     return [
@@ -270,7 +259,6 @@ def _list_host_facts(host: HostFacts) -> list[str]:
 
 
 def _format_clocks(boots: Sequence[Boot]) -> str:
-    """Return the GPU clocks that were seen before and after the boots, their median and ends; or a dash."""
     clocks = [at.clock_mhz for boot in boots for at in (boot.before, boot.after) if at and at.clock_mhz is not None]
     if not clocks:
         return UNKNOWN
@@ -278,7 +266,6 @@ def _format_clocks(boots: Sequence[Boot]) -> str:
 
 
 def _list_commands(report: ExperimentReport) -> list[str]:
-    """Return the command that repeats it, and what its arms launched: of many the first and the one chosen."""
     design = report.design
     lines = [design.command] if design.command else []
     chosen = {0, report.tune.best} if report.tune else {0, report.sweep.recommended} if report.sweep else None
@@ -295,7 +282,6 @@ def _list_commands(report: ExperimentReport) -> list[str]:
 
 
 def _format_launch(argv: Sequence[str], env: dict[str, str]) -> str:
-    """Return a command after its environment, without secrets."""
     values = sorted(redact_variables(env).items())
     settings = [f"{name}={value if value == LEFT_OUT else shlex.quote(value)}" for name, value in values]
     return " ".join([*settings, shlex.join(redact_argv(argv))])
@@ -317,13 +303,11 @@ def list_stock_rows(design: Design) -> list[str]:
 
 
 def _format_bare_command(arm: Arm) -> str:
-    """Return the command of an arm as somebody else would type it, without secrets."""
     program, *words = redact_argv(arm.plan.argv)
     return shlex.join([Path(program).name, *words])
 
 
 def _list_additions(bare: Arm, ours: Arm) -> list[str]:
-    """Return what is in ours and not in stock: what was named, then what comes with it."""
     mode = [f"mode {ours.plan.mode.value}"] if ours.plan.mode is not bare.plan.mode else []
     method = [f"method {ours.plan.method.value}"] if ours.plan.method is not bare.plan.method else []
     tokens = ours.plan.num_speculative_tokens
@@ -488,7 +472,6 @@ def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int
 
 
 def _split_start(boot: Boot) -> dict[str, float]:
-    """Return the seconds of a start by what they went into."""
     parts = dict(boot.phases)
     if boot.inspected:
         parts[_INSPECTED] = boot.inspected

@@ -157,7 +157,6 @@ def format_event(design: Design, event: Happened) -> str:
 
 
 def _format_addition(design: Design, event: RoundBegan | ExperimentExtended) -> str:
-    """Return a round of a tune, or what was added to an A/B, in a line; `design` has its arms already."""
     if isinstance(event, ExperimentExtended):
         return f"extended by {pluralize(len(event.order), 'boot')}"
     names = ", ".join(_arm_name(design, arm) for arm in event.field)
@@ -318,7 +317,6 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
 
 
 def _describe_need(boots: Sequence[Boot], spent: float) -> str:
-    """Return which budget has room for a verdict, by the boots that there are."""
     seconds = max((boot.prepared or 0.0) + (boot.took or 0.0) for boot in boots)
     minutes = -(-reckon_verdict_budget(boots, spent) // 60)
     return f"a boot takes {format_duration(seconds)}: --budget {minutes:.0f}m has room for a first verdict"

@@ -64,7 +64,6 @@ def list_plan_rows(planned: PlannedLaunch, before: MedianSeconds | None) -> list
 
 
 def _name_hardware(planned: PlannedLaunch) -> str:
-    """Return the class of GPU that a launch is for, and which of this machine's it takes."""
     kind = "any GPU" if planned.plan.hardware is Hardware.UNKNOWN else planned.plan.hardware.value
     here = ", ".join(f"GPU {card.index} {card.name}" for card in planned.gpus) or "not in this machine"
     return f"{kind} ({here})"
@@ -75,7 +74,6 @@ def _explain_unknown_memory(plan: Plan) -> str:
 
 
 def _list_notes(plan: Plan) -> list[tuple[str, str]]:
-    """Return the row for a plan whose figures are synthetic; none for others."""
     return [("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []
 
 
@@ -152,7 +150,6 @@ def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
 
 
 def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
-    """Yield which recipe it is, for which machine, in which profile and variant, and how far it can be trusted."""
     resolved, plan = planned.resolved, planned.plan
     yield "recipe", f"{plan.recipe}: {plan.title}"
     if not plan.on_cpu:
@@ -171,14 +168,12 @@ def _describe_engine(spec: EngineSpec, plan: Plan) -> str:
 
 
 def _describe_patches(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the patches that are applied, and why the others are not."""
     yield "patches", ", ".join(plan.patches) or "none"
     yield from (("", f"{name}: not needed, {why}") for name, why in plan.skipped_patches.items())
     yield from (("", f"{name}: disabled by --set") for name in plan.disabled_patches)
 
 
 def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
-    """Yield what is built before a start, how long it takes, what makes it shorter, and the memory that it needs."""
     resolved, plan = planned.resolved, planned.plan
     if build := resolved.recipe.build:
         is_built = Path(plan.models_folder).is_dir()
@@ -200,7 +195,6 @@ def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
 
 
 def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
-    """Yield what others measured, what happens after a crash, and all that somebody should know before."""
     plan = planned.plan
     yield from (("expected", format_published(band)) for band in plan.expected)
     if restart := format_restart(plan.restart):
@@ -217,7 +211,6 @@ def describe_model(name: str, *facts: str) -> str:
 
 
 def _describe_drafting(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return how tokens are drafted: the drafter, the method where it is not DFlash, and how many."""
     if not plan.num_speculative_tokens:
         return "none: the baseline without speculation"
     method = [] if plan.method is Method.DFLASH and plan.drafter else [plan.method.value]

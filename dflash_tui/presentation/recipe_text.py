@@ -19,7 +19,6 @@ from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CatalogueFigure, CatalogueModel, CataloguePair
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe
-from dflash_tui.planning.recipes import recipe as recipe_module
 from dflash_tui.planning.recipes.recipe import Recipe
 
 if TYPE_CHECKING:  # it asks the hub: httpx costs what the panel's first paint is spared
@@ -165,7 +164,7 @@ def schema_text() -> str:
 def _field_texts() -> dict[tuple[str, str], str]:
     """Return the texts under the fields of a recipe's structs, by class and field, inherited ones included."""
     texts: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(recipe) + inspect.getsource(recipe_module)).body:
+    for node in ast.parse(inspect.getsource(recipe)).body:
         if not isinstance(node, ast.ClassDef):
             continue
         for base in (base.id for base in node.bases if isinstance(base, ast.Name)):

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import redact_secrets
+from dflash_tui.experiments.analysis.stats import Ratio
 
 _GAP = 2
 _NARROWEST, _WIDTH = 20, 100  # cells of a note, and of a drawing without a limit
@@ -187,7 +187,6 @@ def _lay_out_bars(bars: Sequence[Bar], width: int) -> list[Line]:
 
 
 def _lay_out_intervals(intervals: Sequence[Interval], width: int) -> list[Line]:
-    """Return the interval of each row, drawn around 1, and an axis below."""
     figures = [format_ratio(interval.ratio) for interval in intervals]
     name = min(_LABEL, max((len(interval.label) for interval in intervals), default=0))
     ratios = [interval.ratio for interval in intervals]
@@ -259,14 +258,24 @@ def to_markdown(sections: Iterable[Section]) -> str:
 
 
 def _join_notes(notes: Sequence[str]) -> str:
-    return notes[0] if len(notes) == 1 else render_bullets(notes)
+    return notes[0] if len(notes) == 1 else "\n".join(f"- {note}" for note in notes)
 
 
 def _render_part(part: Lines | Table | Bars | Intervals) -> str:
-    if isinstance(part, Table):
-        cells = ([cell if isinstance(cell, str) else cell.text for cell in row] for row in part.rows)
-        return render_table([escape_text(name) for name in part.header], escape_cells(cells), part.right)
-    return quote_block(*("".join(span.text for span in line).rstrip() for line in lay_out(part, 0)))
+    if not isinstance(part, Table):
+        return _quote_block("".join(span.text for span in line).rstrip() for line in lay_out(part, 0))
+    rows = [[escape_text(cell if isinstance(cell, str) else cell.text) for cell in row] for row in part.rows]
+    rule = ["---:" if column in part.right else "---" for column in range(len(part.header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (map(escape_text, part.header), rule, *rows))
+
+
+def render_page(title: str, synthetic: str, lines: Iterable[str], sections: Iterable[Section]) -> str:
+    """Return a page of Markdown: title and lines, which are Markdown already, and sections.
+
+    `synthetic` is why its figures say nothing about a real model; empty where they do.
+    """
+    label = [f"> **Not a real model's figures: {escape_text(synthetic)}.**"] if synthetic else []
+    return "\n\n".join([f"# {title}", *label, *lines, to_markdown(sections)]) + "\n"
 
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
@@ -297,25 +306,9 @@ def quote_code(text: str) -> str:
     return f"{fence}{pad}{body}{pad}{fence}"
 
 
-def quote_block(*lines: str) -> str:
+def _quote_block(lines: Iterable[str]) -> str:
     """Return lines as a block of code that no line of theirs can end."""
     body = redact_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{body}\n{fence}"
-
-
-def render_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Return a table; the cells are Markdown already, the columns in `right` are aligned to the right."""
-    rule = ["---:" if column in right else "---" for column in range(len(header))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
-
-
-def escape_cells(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Return the rows of a table with text of others escaped in every cell."""
-    return [[escape_text(cell) for cell in row] for row in rows]
-
-
-def render_bullets(lines: Iterable[str]) -> str:
-    """Return a list of lines that are Markdown already."""
-    return "\n".join(f"- {line}" for line in lines)

@@ -137,7 +137,6 @@ def _add_saved(row: StartupRow, saved: SavedSeconds | None) -> StartupRow:
 
 
 def _explain_phase(phase: Phase) -> str:
-    """Return the first words of what a phase is; empty for one that has none."""
     return dict(GLOSSES).get(phase.value, "").partition(";")[0]
 
 
@@ -173,7 +172,6 @@ def format_silence(quiet: Silence) -> str:
 def _list_rows_after_up(
     state: RunState, now: float, expected: ExpectedStart | None, quiet: Silence | None
 ) -> list[StartupRow]:
-    """Return the rows of /health and of the first real request, which together mean ready."""
     startup, first = state.startup, state.startup.first_request
     waiting = RowMark.TO_COME if state.up_at is None or state.exit else RowMark.RUNNING
     healthy = StartupRow(
@@ -219,7 +217,6 @@ def _logged_figure(state: RunState, name: str) -> float | None:
 
 
 def _format_weights(state: RunState, phase: Phase) -> str:
-    """Return shards, size and speed of loading; a speed over no time is none."""
     bar = state.startup.progress_bars.get((phase, ""))
     of = "drafter " if phase is Phase.DRAFTER else ""
     size, took = _logged_figure(state, f"{of}checkpoint_size"), _logged_figure(state, f"{of}weights_loading")
@@ -292,7 +289,6 @@ def list_facts(state: RunState) -> list[tuple[str, str]]:
 
 
 def _list_initialization(state: RunState) -> list[tuple[str, str]]:
-    """Return how long the engine took to be made ready, which only the log says."""
     if (begun := state.initialized) is None:
         return []
     of = f", {format_duration(begun.compilation)} of it compiling" if begun.compilation is not None else ""
@@ -300,7 +296,6 @@ def _list_initialization(state: RunState) -> list[tuple[str, str]]:
 
 
 def _list_logged_speculation(state: RunState) -> list[tuple[str, str]]:
-    """Return what the log said last of speculation, where /metrics says nothing."""
     if (logged := state.logged_speculation) is None or state.readings:
         return []
     length = f"AL {format_number(logged.acceptance_length, 2)}, " if logged.acceptance_length is not None else ""
@@ -314,11 +309,7 @@ def format_ready_in(
 ) -> str:
     """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
 
-    Args:
-        state: the run.
-        now: the time, in seconds since the epoch.
-        expected: what earlier starts like this took.
-        usual: what the steps before a launch take; before it, they are part of the estimate.
+    `expected` is what earlier starts like this took, `usual` what the steps before a launch take.
     """
     if state.exit or state.health is Health.UNHEALTHY or state.ready_at is not None:
         return ""
@@ -339,7 +330,6 @@ def format_ready_in(
 def _format_ready_before_launch(
     state: RunState, now: float, expected: ExpectedStart | None, usual: Mapping[Step, MedianSeconds]
 ) -> str:
-    """Return when what is still prepared will be ready; without the steps when nobody knows what they take."""
     if expected is None or expected.ready is None:
         return ""
     left, (seconds, n) = estimate_time_to_launch(state.preparing, state.step_began, usual, now), expected.ready

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from statistics import fmean, geometric_mean
 
-from dflash_tui.benchmark.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
-from dflash_tui.experiments.analysis.measures import START, select_measured_boots
+from dflash_tui.experiments.analysis.measures import START, classify_start, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     BreakEven,
     Comparison,
@@ -17,6 +16,7 @@ from dflash_tui.experiments.analysis.report import (
     PromptRatio,
     Verdict,
 )
+from dflash_tui.experiments.analysis.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.experiments.design import Design
 from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 
@@ -113,14 +113,12 @@ def _disturbs(what: str) -> bool:
 
 
 def _list_spreads(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    """Return how far the boots of an arm spread, where that is far."""
     cvs = zip((comparison.a, comparison.b), comparison.cvs, strict=True)
     far = [(arm, cv) for arm, cv in cvs if cv and cv > _FAR_SPREAD and max(comparison.boots) > 1]
     return [f"boots of {label_arm(report.design, arm)} spread by {format_percent(cv)}" for arm, cv in far]
 
 
 def _list_far_prompts(comparison: Comparison) -> list[str]:
-    """Return the prompts with the least and the greatest ratio, where these are far from each other."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
     if not prompts or prompts[-1].ratio.ratio < _FACTOR_FROM * prompts[0].ratio.ratio:
         return []
@@ -165,7 +163,7 @@ def list_notes(report: ExperimentReport, comparison: Comparison) -> list[Note]:
     notes = [*confounds, *(Note(line, "!") for line in _describe_deciding_prompt(comparison, b, a))]
     if (outputs := comparison.outputs) and outputs.verdict is not OutputVerdict.UNKNOWN:
         notes.append(Note(format_output_headline(outputs), "!" if outputs.verdict is OutputVerdict.DIFFERENT else ""))
-    return notes + [Note(_describe_break_even(comparison, even, a, b)) for even in _choose_break_even(comparison)]
+    return notes + [Note(_describe_break_even(report, comparison, even)) for even in _choose_break_even(comparison)]
 
 
 def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]:
@@ -187,12 +185,11 @@ def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]
     lines += _describe_test(report.design, comparison)
     lines += _describe_variation(report, comparison, a, b)
     others = [even for even in comparison.break_even if even not in _choose_break_even(comparison)]
-    lines += [_describe_break_even(comparison, even, a, b) for even in others]
+    lines += [_describe_break_even(report, comparison, even) for even in others]
     return list(map(Note, lines))
 
 
 def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[str]:
-    """Return which prompt alone makes the one arm faster or slower than the other, where one does."""
     logs = [math.log(prompt.ratio.ratio) for prompt in comparison.prompts]
     if len(logs) < 2:
         return []
@@ -210,7 +207,6 @@ def _describe_deciding_prompt(comparison: Comparison, b: str, a: str) -> list[st
 
 
 def _describe_further(comparison: Comparison, b: str, a: str) -> list[str]:
-    """Return what is said of TTFT, end-to-end time and output, a line for each number of streams."""
     words = {Verdict.FASTER: " (better)", Verdict.SLOWER: " (worse)"}
     lines, levels = [], dict.fromkeys(verdict.streams for verdict in comparison.further)
     for streams in levels:
@@ -229,7 +225,6 @@ def _format_level(comparison: Comparison) -> str:
 
 
 def _describe_test(design: Design, comparison: Comparison) -> list[str]:
-    """Return the rule that decides and the figures that it was decided by; nothing in reports of before."""
     if (test := comparison.test) is None:
         return []
     over = "t test over prompts, within one boot each" if comparison.boots == (1, 1) else "Welch's t test of boot means"
@@ -251,7 +246,6 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
 
 
 def _describe_variation(report: ExperimentReport, comparison: Comparison, a: str, b: str) -> list[str]:
-    """Return the coefficients of variation, arm by arm where they are known so."""
     if comparison.cv is None:
         return []
     arms = range(len(report.design.arms))
@@ -269,13 +263,12 @@ def _choose_break_even(comparison: Comparison) -> list[BreakEven]:
     return [even for even in comparison.break_even if even.tokens is not None and even.requests is not None][-1:]
 
 
-def _describe_break_even(comparison: Comparison, even: BreakEven, a: str, b: str) -> str:
-    """Return when the arm that starts later has caught up."""
-    late = a if even.by == comparison.a else b
-    cached = any(comparison.start.uncached) or comparison.start.cold != (None, None)  # else there may be no cache
+def _describe_break_even(report: ExperimentReport, comparison: Comparison, even: BreakEven) -> str:
+    boots = [boot for boot in report.boots if boot.arm in {comparison.a, comparison.b} and not boot.error]
+    cached = any(map(classify_start, boots))  # else no arm has a compile cache
     start = " from a cold start" if even.cold else " from a cached start" if cached else ""
-    event = "is ready" if comparison.start.first_request == (None, None) else "answers its first request"
-    head = f"{late} {event} {format_duration(even.seconds)} later{start}"
+    event = "answers its first request" if any(boot.cold_request for boot in boots) else "is ready"
+    head = f"{label_arm(report.design, even.by)} {event} {format_duration(even.seconds)} later{start}"
     if even.tokens is not None and even.requests is not None:
         bounds = f"{_format_tokens(even.low)} to {_format_tokens(even.high)}"
         requests = pluralize(round(even.requests), "request")

@@ -52,17 +52,7 @@ def launch_server(
     far_ranks: Iterable[FarRank] = (),
     models: Mapping[str, str] = {},
 ) -> Run:
-    """Start the server of `plan` detached, in a session of its own, and return its run.
-
-    Args:
-        plan: what to launch.
-        engine: the vLLM package and version, for the record.
-        patches: the patches that are applied to the engine, for the record.
-        prepared: the events of the steps before the launch, for the record.
-        forced: why a failed check was overruled, for the record.
-        restarted_from: the id of the failed run that this one replaces, for the record.
-        far_ranks: the ranks of it that run on other hosts already.
-        models: which weights it serves, for the record.
+    """Start the server of `plan` detached, in a session of its own, and return its run, which records all else.
 
     Raises:
         ServerFailed: the process could not be started.
@@ -100,11 +90,7 @@ def launch_server(
 
 
 def _server_environment(plan: Plan) -> dict[str, str]:
-    """Return the variables of the server of `plan`, with its API key if it needs one.
-
-    Raises:
-        UsageError: it needs a key, and there is none.
-    """
+    """Return the variables of the server of `plan`, with its API key if it needs one."""
     key = required_api_key(plan)
     # The phases are read from the log, so its level must be the one that has them.
     log_level = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"}
@@ -218,11 +204,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
 
 
 def find_free_port(wanted: int) -> int:
-    """Return `wanted`, or the next port above it that no program uses and no launch of ours has, or has reserved.
-
-    Raises:
-        UsageError: none of the next hundred is free.
-    """
+    """Return `wanted`, or the next of a hundred ports that no program uses and no launch has reserved."""
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
     # Reservations first: one is given up when its run is recorded, and whoever looks for runs first can miss both.
     ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}
@@ -285,5 +267,5 @@ def _describe_leftover(port: int, *, someone_listens: bool) -> str:
         for run in registry.list_runs():
             if run.plan.port == port and orphan.pid in {process.pid for process in server_process.list_processes(run)}:
                 who = f"{orphan.name} of {run.id} (pid {orphan.pid}), whose server is gone"
-                return f"{who}; `dflash-tui orphans {orphan.pid}` stops it"
+                return f"{who}; `dflash-tui stop --orphans {orphan.pid}` stops it"
     return ""

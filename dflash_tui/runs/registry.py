@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.private_files import find_in_folders, load_each
-from dflash_tui.planning.field_types import HIGHEST_PORT
+from dflash_tui.machine import processes
 from dflash_tui.planning.plan import decode_record, upgrade_record
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import VERSION, Run
@@ -65,11 +64,6 @@ _versions: msgspec.json.Decoder[_Version] = msgspec.json.Decoder(_Version)
 
 
 def _load_run(path: Path) -> Run:
-    """Return the run that a `run.json` records.
-
-    Raises:
-        UsageError: it cannot be used: it may be damaged, or of a newer release.
-    """
     try:
         data = private_files.read_file(path, _MAX_RUN_FILE)
         if untrusted_json.decode_json(data, _versions).version > VERSION:
@@ -78,18 +72,9 @@ def _load_run(path: Path) -> Run:
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
         raise UsageError(f"its {RUN_FILE} cannot be read: {why}") from None
-    if run.id != path.parent.name or not _is_possible(run):
-        raise UsageError(f"its {RUN_FILE} is another run's, or has impossible values")
+    if run.id != path.parent.name:
+        raise UsageError(f"its {RUN_FILE} is another run's")
     return run
-
-
-def _is_possible(run: Run) -> bool:
-    try:
-        ip_address(run.plan.host)
-    except ValueError:
-        return False
-    is_process = 1 < run.pid < 1 << 31 and 0 < run.plan.port <= HIGHEST_PORT
-    return is_process and run.has_possible_times
 
 
 def find_listening_run(name: str | None = None) -> Run:
@@ -102,8 +87,6 @@ def find_listening_run(name: str | None = None) -> Run:
     if not server_process.is_alive(run):
         hint = "dflash-tui ps lists the servers that run" if list_living_servers() else _UP
         raise UsageError(f"{run.id} has ended", hint=hint)
-    from dflash_tui.machine import processes
-
     if not processes.is_listening_on(server_process.list_processes(run), run.plan.port):
         raise UsageError(f"{run.id} does not answer on port {run.plan.port} yet", hint="dflash-tui attach shows when")
     return run
@@ -146,21 +129,12 @@ def is_over(run: Run) -> bool:
 
 
 def find_last_change(run: Run) -> float:
-    """Return when something of the run was written last: its log or its samples, in seconds since the epoch.
-
-    Raises:
-        FileNotFoundError: somebody else has removed it meanwhile.
-    """
+    """Return when something of the run was written last: its log or its samples, in seconds since the epoch."""
     return max([run.started_at, *(path.lstat().st_mtime for path in run.folder.iterdir())])
 
 
 def remove_run(run: Run) -> None:
-    """Delete the folder of a run.
-
-    Raises:
-        FileNotFoundError: somebody else has removed it meanwhile.
-        UsageError: its server runs.
-    """
+    """Delete the folder of a run; raise UsageError where its server runs."""
     if not is_over(run):
         raise UsageError(f"{run.id} is running", hint=f"dflash-tui stop {run.id}")
     (run.folder / RUN_FILE).unlink()  # first: what a deletion leaves that is killed is no run any more

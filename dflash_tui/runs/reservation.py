@@ -17,13 +17,13 @@ import msgspec
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.errors import DflashError, suggest_write_fix
 from dflash_tui.common.private_files import acquire_lock
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
 
 # Held for less than a second, unless its holder is suspended.
 _LOCK_TIMEOUT = 30.0
-_MAX_FILE = 4 << 20
 _own_files: set[Path] = set()
 
 
@@ -48,7 +48,7 @@ class GpuClaim(NamedTuple):
     plan: Plan
 
 
-_decoder: msgspec.json.Decoder[Reservation] = msgspec.json.Decoder(Reservation)
+register_type(Reservation)
 
 
 def list_reservations() -> list[Reservation]:
@@ -77,11 +77,7 @@ def list_gpu_claims() -> list[GpuClaim]:
 
 @contextmanager
 def lock_reservations() -> Iterator[None]:
-    """Keep all others from reserving while the block runs.
-
-    Raises:
-        DflashError: the folder cannot be used, or somebody keeps the lock.
-    """
+    """Keep all others from reserving while the block runs; raise DflashError where the lock is not had in time."""
     folder = paths.reservations_folder()
     try:
         private_files.ensure_private_folder(folder)
@@ -131,9 +127,6 @@ def build_unwritable_error(folder: Path, error: OSError) -> DflashError:
 
 def _read_living(path: Path) -> Reservation | None:
     """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
-    try:
-        reservation = untrusted_json.decode_json(private_files.read_file(path, _MAX_FILE), _decoder)
-    except (OSError, msgspec.MsgspecError):
-        return None
-    lives = reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
+    reservation = untrusted_json.read_own_json(path, Reservation)
+    lives = reservation and reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
     return reservation if lives else None

@@ -72,8 +72,6 @@ def is_alive(run: Run) -> bool:
 
 def is_starting(run: Run) -> bool:
     """Whether the server runs and does not listen yet: vLLM does so when all its memory is allocated."""
-    from dflash_tui.machine import processes
-
     return is_alive(run) and not processes.is_listening_on(list_processes(run), run.plan.port)
 
 
@@ -96,8 +94,6 @@ def read_exit_code(run: Run) -> int | None:
 
 def list_processes(run: Run) -> list[psutil.Process]:
     """Return the running processes of the server's session, the leader first."""
-    from dflash_tui.machine import processes
-
     return processes.list_session_processes(run.pid, run.born, run.folder)
 
 

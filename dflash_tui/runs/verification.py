@@ -1,16 +1,12 @@
 """The last functional check of each recipe on this machine, as a file of ours keeps it."""
 
 import time
-from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
 from dflash_tui.common import paths, private_files, untrusted_json
 from dflash_tui.common.untrusted_json import register_type
-from dflash_tui.events import YEAR_2100
-
-_LARGEST = 1 << 16
 
 
 class CheckResult(StrEnum):
@@ -50,7 +46,6 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 register_type(Verification)
-_decoder: msgspec.json.Decoder[Verification] = msgspec.json.Decoder(Verification)
 
 
 def format_badge(verification: Verification) -> str:
@@ -72,15 +67,5 @@ def list_verifications() -> dict[str, Verification]:
         files = [path for path in paths.verifications_folder().iterdir() if path.suffix == ".json"]
     except OSError:
         return {}
-    read = [(path.name, record) for path in files for record in _read(path.name)]
-    return {
-        record.recipe: record for name, record in read if f"{record.recipe}.json" == name and 0 <= record.at < YEAR_2100
-    }
-
-
-def _read(name: str) -> Iterable[Verification]:
-    path = paths.verifications_folder() / name
-    try:
-        yield untrusted_json.decode_json(private_files.read_file(path, _LARGEST), _decoder)
-    except (OSError, msgspec.MsgspecError):
-        return
+    records = [untrusted_json.read_own_json(path, Verification) for path in files]
+    return {record.recipe: record for record in records if record}

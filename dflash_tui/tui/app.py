@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # what the first frame does not need is imported where it is 
     from dflash_tui.tui.screens.chat import ChatScreen
     from dflash_tui.tui.screens.experiment import ExperimentScreen
     from dflash_tui.tui.screens.playback import PlaybackScreen
-    from dflash_tui.tui.screens.run import ReplayScreen, RunScreen
+    from dflash_tui.tui.screens.run import ForeignScreen, ReplayScreen, RunScreen
     from dflash_tui.tui.screens.verdict import VerdictScreen
     from dflash_tui.tui.widgets.run_view import RunView
 
@@ -308,6 +308,7 @@ class DflashApp(TerminalApp):
             self.add_mode(mode, partial(getattr, self, _SCREENS[mode]))
         self._last_experiment_mode = ""
         self._mode_before_chat = "live"
+        self._foreign_screens: dict[str, ForeignScreen] = {}
 
     @cached_property
     def run_screen(self) -> RunScreen:
@@ -361,11 +362,7 @@ class DflashApp(TerminalApp):
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:
-            from dflash_tui.tui.screens.run import ForeignScreen
-
-            screen = ForeignScreen(self._foreign)
-            self.add_mode("foreign", lambda: screen)
-            await self.switch_mode("foreign")
+            self.watch_foreign(self._foreign)
         elif self._player:
             self.play(self._player)
         elif self._playback:
@@ -374,6 +371,16 @@ class DflashApp(TerminalApp):
         elif self._attach_to:
             self.attach(self._attach_to)
 
+    def watch_foreign(self, server: ForeignServer) -> None:
+        """Show a server that dflash-tui did not start, each on a screen of its own."""
+        from dflash_tui.tui.screens.run import ForeignScreen
+
+        if server.url not in self._foreign_screens:
+            self._foreign_screens[server.url] = screen = ForeignScreen(server)
+            self.add_mode(server.url, lambda: screen)
+        self._foreign = server
+        self.switch_mode(server.url)
+
     def play(self, player: Player, own: Run | None = None) -> None:
         """Show a recording on its own screen, which knows no server; `own` is the run of this machine that it is of."""
         self.replay_screen.play(player, own)
@@ -381,7 +388,12 @@ class DflashApp(TerminalApp):
 
     @on(LaunchScreen.Attach)
     def _on_attach_wanted(self, message: LaunchScreen.Attach) -> None:
-        self.open_run(message.run)
+        if isinstance(message.server, Run):
+            self.open_run(message.server)
+        else:
+            from dflash_tui.monitoring.foreign_server import ForeignServer
+
+            self.watch_foreign(ForeignServer(message.server.url))
 
     def open_run(self, run: Run) -> None:
         """Watch `run` if its server is running, else replay it."""
@@ -440,7 +452,10 @@ class DflashApp(TerminalApp):
         self.switch_mode("launch")
 
     def action_chat(self) -> None:
-        """Talk with the server that is watched, else with the newest, a boot of an A/B where there is no other."""
+        """Talk with the server that is shown, else with the newest, a boot of an A/B where there is no other."""
+        if isinstance(self.screen, ReplayScreen):
+            self.notify("a recording answers nothing; 2 shows the server that is watched", severity="warning")
+            return
         watched = self.run_screen.view.run if self.has_server else None
         run = watched or registry.choose_newest(registry.list_living_servers())
         if run is None:
@@ -461,7 +476,7 @@ class DflashApp(TerminalApp):
 
     def action_show(self, mode: str) -> None:
         if mode == "live" and self.run_screen.view.plan is None:  # what is shown instead of a run
-            mode = "foreign" if self._foreign else "replay" if self.replay_screen.player else mode
+            mode = self._foreign.url if self._foreign else "replay" if self.replay_screen.player else mode
             if mode == "live" and (newest := registry.choose_newest(self.launch_screen.running)):
                 self.open_run(newest)
                 return

@@ -5,7 +5,6 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.cli.console import print_status
 from dflash_tui.cli.parser import build_parser
@@ -33,9 +32,7 @@ def test_a_recipe_stands_for_run():
     assert (parsed("list").action, parsed("attach", "x").experiment, parsed("stop").experiment) == ("list", "x", None)
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("list", "--honest"), ("remove",), ("demo-cpu", "--boots", "0"), ("demo-cpu", "--concurrency", "1,x")]
-)
+@pytest.mark.parametrize("words", [("list", "--honest"), ("demo-cpu", "--concurrency", "1,x")])
 def test_what_is_no_command_is_refused(words):
     """With the usage and exit code 2, as every wrong option."""
     with pytest.raises(SystemExit) as caught:
@@ -61,11 +58,6 @@ def test_a_design_plans_each_arm_by_itself():
         ("--honest", "--set", "max-model-len=2048", "--keep-cache"),
         ("--vary", "n=0,4,7", "--concurrency", "1,2", "--seed", "3", "--port", "8123", "--scale", "0.25"),
         ("--vary", 'env.A="x, y",z', "--boots", "3", "--rounds", "2", "--suite", "seed-q1q2", "--temperature", "0.6"),
-        ("--vary", "patch.cpu-expand-kernel=on,off", "--mode", "eager"),
-        ("--no-answers", "--vary", "n=7,4"),
-        ("--vary", "n=6,8", "--suite", "space-invaders", "--temperature", "0.6", "--top-p", "0.95"),
-        ("--vary", "n=7,4", "--no-fixed"),
-        ("--vary", "start.modelinfos=on,off", "--measure", "start", "--boots", "2"),
         ("--vary", "start.warm-up=off,on", "--measure", "start", "--cold"),
     ],
 )
@@ -82,14 +74,7 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
 
 @pytest.mark.parametrize(
     ("words", "fixed"),
-    [
-        (("demo-cpu",), False),
-        (("demo-cpu", *TOY), True),
-        (("demo-cpu", *TOY, "--no-fixed"), False),
-        (("qwen3.5-27b",), False),
-        (("qwen3.5-27b", "--fixed"), True),
-        (("qwen3.5-27b", "--set", "load-format=dummy"), True),
-    ],
+    [(("demo-cpu",), False), (("demo-cpu", *TOY), True), (("qwen3.5-27b", "--fixed"), True)],
 )
 def test_answers_of_a_real_model_end_where_it_ends_them(words, fixed):
     """Toy and random weights have no end of their own, so that their answers are as long as was asked for."""
@@ -108,19 +93,16 @@ def test_starts_are_measured_with_filled_caches_or_with_empty_ones():
     assert store.count_measured_requests(filled) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "first", "kept", "start"),
-    [(("--cold",), False, False, "measured"), ((), False, True, "measured"), ((), True, False, "filling")],
-)
-def test_cold_starts_find_empty_caches(words, first, kept, start):
+@pytest.mark.parametrize(("words", "first", "kept"), [(("--cold",), False, False), ((), True, False)])
+def test_cold_starts_find_empty_caches(words, first, kept):
     """At every boot, not only at the first of an arm, which fills them for the others."""
     measured = ("--vary", "start.warm-up=off,on", "--measure", "start")
-    design, resolved_recipes = experiment("demo-cpu", *measured, *words)
+    design, _ = experiment("demo-cpu", *measured, *words)
     compiled = store.experiment_folder(design.id) / "cache" / "0" / "vllm" / "compiled"
     compiled.parent.mkdir(parents=True)
     compiled.write_text("x")
-    prepared = boot.prepare_boot(design, 0, 1, resolved_recipes[0], first=first)
-    assert (compiled.exists(), prepared.start) == (kept, start)
+    boot.prepare_cache(design, 0, first=first)
+    assert compiled.exists() == kept
 
 
 @pytest.mark.parametrize(
@@ -128,21 +110,15 @@ def test_cold_starts_find_empty_caches(words, first, kept, start):
     [
         (("--honest", "--boots", "1"), "at least two boots"),
         (("--cold",), "--cold only applies"),
-        (("--measure", "start", "--cold", "--keep-cache"), "--cold only applies"),
         (
             ("--vary", "start.fork=on,off", "--measure", "start", "--set", "patches.cpu-fork=false"),
             "on: start.fork: the engine process is spawned",
         ),
-        (("--vary", "start.warm-up=1,2"), "expected on or off"),
-        (("--vary", "patch.nope=on,off"), "on: no patch called 'nope'"),
         (("--vary", "profile=stock,nope"), "nope: demo-cpu has no profile"),
         (("--vary", "n=7,07"), "come to the same launch"),
         (("--suite", "nope"), "no suite"),
         (("--vary", "env.HF_TOKEN=a,b"), "secret"),
-        (("--vary", "env.DB_PASSWORD=a,b"), "secret"),
-        (("--vary", "ssl-keyfile-password=a,b"), "secret"),
         (("--vary", 'model-loader-extra-config={"aws_secret_access_key": "a"},{}'), "secret"),
-        (("--vary", f"env.X=ghs_{'a1' * 18},b"), "secret"),
     ],
 )
 def test_a_mistake_is_told_before_anything_begins(words, said):
@@ -153,13 +129,7 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
 
 @pytest.mark.parametrize(
     ("words", "temperature"),
-    [
-        ((), 0.0),
-        (("--vary", "env.ANYTHING=1,2"), 0.0),
-        (("--vary", "spec=on,off"), None),
-        (("--vary", "patch.cpu-expand-kernel=on,off"), None),
-        (("--vary", "spec=on,off", "--temperature", "0"), 0.0),
-    ],
+    [((), 0.0), (("--vary", "spec=on,off"), None), (("--vary", "spec=on,off", "--temperature", "0"), 0.0)],
 )
 def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
     """A patch of the sampling does nothing at 0, where answers can be held against each other."""
@@ -174,19 +144,6 @@ def test_what_is_drawn_from_is_asked_of_the_server_and_told():
     for words in ((), ("--temperature", "0")):
         with pytest.raises(UsageError):
             experiment("demo-cpu", "--vary", "mode=eager,compile", "--top-p", "0.95", *words)
-
-
-def test_the_published_benchmark_is_one_command():
-    """mt-bench, 80 prompts of 2,048 tokens, one at a time at temperature 0, with and without speculation."""
-    file = suites.fetched_dataset_file("mt-bench")
-    file.parent.mkdir(parents=True)
-    file.write_text("\n".join(f'{{"question_id": {n}, "category": "math", "turns": ["Q{n}"]}}' for n in range(81, 161)))
-    words = ("--vary", "spec=on,off", "--dataset", "mt-bench", "--temperature", "0")
-    design, _ = experiment("gemma-4-31b", "--gpu", "h100", *words)
-    suite = store.load_experiment_suite(design)
-    assert (len(suite.prompts), {prompt.max_tokens for prompt in suite.prompts}, design.scale) == (80, {2048}, 1.0)
-    assert (design.concurrency, design.temperature, [arm.name for arm in design.arms]) == ((1,), 0.0, ["on", "off"])
-    assert store.count_measured_requests(design) == 80
 
 
 def test_the_prefix_cache_is_varied_where_prompts_are_repeated():
@@ -206,10 +163,7 @@ def test_the_prefix_cache_is_varied_where_prompts_are_repeated():
     [
         (("--set", "max-model-len=8k"), "quick"),
         (("--set", "max-model-len=16K"), "field"),
-        (("--set", "max-model-len=1M"), "field"),
-        (("--set", "max-model-len=auto"), "field"),
         (("--set", "max-model-len=32768", "--vary", "max-model-len=32k,8K"), "quick"),
-        (("--vary", "max-model-len=8K,1M", "--suite", "field"), "field"),
     ],
 )
 def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
@@ -245,8 +199,6 @@ def test_a_patch_is_taken_out_in_one_arm():
     [
         pytest.param(DurationEstimate(None, whole=False, source=""), id="unknown"),
         pytest.param(DurationEstimate(90.0, whole=True, source="by 4 earlier boots"), id="whole"),
-        pytest.param(DurationEstimate(90.0, whole=False, source="by earlier starts"), id="starts"),
-        pytest.param(DurationEstimate(90.0, whole=False, source="by starts", answers=4e4, published="x"), id="both"),
     ],
 )
 def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):

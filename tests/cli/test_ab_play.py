@@ -1,13 +1,10 @@
 """`ab play`: pictures that show two arms write the same answer."""
 
-import resource
-import sys
 from xml.etree import ElementTree
 
 import pytest
 
 from dflash_tui.cli import main
-from tests.support.experiment_factories import a_design, boots, told, written
 from tests.support.played_answers import TEXT, begin_played
 
 
@@ -18,21 +15,6 @@ def test_a_picture_is_the_moment_at_which_the_faster_arm_is_done(folders, tmp_pa
     assert (drawn.startswith("<svg"), drawn.count("&#160;done&#160;in")) == (True, 1)
 
 
-def test_a_picture_that_cannot_be_written_whole_leaves_the_earlier_one(folders, tmp_path, monkeypatch):
-    """The disk takes a part of it only."""
-    path, limits = tmp_path / "ab.svg", resource.getrlimit(resource.RLIMIT_FSIZE)
-    path.write_text("before")
-    identity = begin_played()
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # modules that it imports would be cut short as well
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        assert main.main(["ab", "play", identity, "--svg", str(path)]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.read_text() == "before"
-    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["ab.svg"]
-
-
 def test_a_picture_is_xml_whatever_was_answered(folders, tmp_path):
     """U+FFFE and U+FFFF have no place in XML, nor has markup of an answer."""
     path, said = tmp_path / "ab.svg", "\ufffe<script>\uffff]]></svg>&x;"
@@ -41,17 +23,10 @@ def test_a_picture_is_xml_whatever_was_answered(folders, tmp_path):
     assert any("<script>]]></svg>&x;" in text.replace("\xa0", "") for text in texts)
 
 
-@pytest.mark.parametrize("words", ["", "--prompt Poem --svg x", "--arm n=3 --svg x", "--arm compile"])
+@pytest.mark.parametrize("words", ["--prompt Poem --svg x", "--arm compile"])
 def test_what_cannot_be_played_is_refused(folders, monkeypatch, snapshot, capsys, words):
     """Without a terminal and without a file to write; a prompt or an arm that is not there."""
     monkeypatch.chdir(folders)
     assert main.main(["ab", "play", begin_played(), *words.split()]) == 2
     assert capsys.readouterr().err == snapshot
     assert not (folders / "x").exists()
-
-
-def test_of_an_experiment_without_two_measured_arms_nothing_is_played(folders, tmp_path, capsys, snapshot):
-    design = a_design()
-    written(design, told(design, boots(design, (10.0, 10.0))[:1]))
-    assert main.main(["ab", "play", "--svg", str(tmp_path / "x.svg")]) == 2
-    assert capsys.readouterr().err == snapshot

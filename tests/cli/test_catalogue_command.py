@@ -26,7 +26,6 @@ def test_all_pairs_are_listed_each_in_a_row(capsys):
 @pytest.mark.parametrize(
     ("words", "within", "without"),
     [
-        (["--method", "mtp"], "glm-5.2/mtp", "qwen3.8-27b/dflash2"),
         (["--fits", "--gpu", "rtx-5090"], "qwen3.8-27b/dflash2", "glm-5.3-flash/mtp"),
         (["--fits", "--gpu", "h100", "--method", "eagle3"], "gpt-oss-120b/eagle3", "gpt-oss-120b/dflash-none"),
     ],
@@ -38,9 +37,9 @@ def test_pairs_are_chosen_by_method_and_memory(words, within, without, capsys):
     assert 0 < len(names) < len(PAIRS)
 
 
-@pytest.mark.parametrize("words", [["--gpu", "gb10"], ["--gpu", "rtx-5090-laptop", "--method", "mtp"]])
-def test_what_may_fit_is_counted_and_the_command_that_is_named_lists_it(words, capsys):
+def test_what_may_fit_is_counted_and_the_command_that_is_named_lists_it(capsys):
     """A pair whose size nobody knows is not said to be too large."""
+    words = ["--gpu", "gb10"]
     fitting = {row["id"] for row in rows(capsys, "--fits", *words)}
     unknown = {row["id"] for row in rows(capsys, *words) if row["need_gib"] is None}
     assert main.main(["recipes", "catalogue", "--fits", *words]) == 0
@@ -84,12 +83,7 @@ def test_a_pair_is_shown_with_every_source(capsys):
 
 @pytest.mark.parametrize(
     ("words", "part"),
-    [
-        (["nobody/x"], "catalogue"),
-        (["--gpu", "ada"], "gb10"),
-        (["--fits"], "--gpu"),
-        (["qwen3-8b/dflas"], "qwen3-8b/dflash'"),
-    ],
+    [(["--gpu", "ada"], "gb10"), (["qwen3-8b/dflas"], "qwen3-8b/dflash'")],
 )
 def test_what_is_not_known_is_refused(words, part, capsys):
     assert main.main(["recipes", "catalogue", *words]) == 2

@@ -66,14 +66,12 @@ def test_json_has_a_turn_per_line(launch, typed, capfd):
     assert [(turn["text"], turn["thinking"], turn["request"]["tokens"]) for turn in turns] == [(ANSWER, "Hm.", 40)] * 2
 
 
-@pytest.mark.parametrize(("word", "evidence"), [("refuse", "HTTP 400"), ("dead", "EngineCore")])
-def test_a_failure_ends_a_pipe(word, evidence, launch, typed, capfd):
+def test_a_failure_ends_a_pipe(launch, typed, capfd):
     """With the code of a server that failed, and its words."""
-    run = launch(word)
-    wait_for_answer(run.url)
+    wait_for_answer(launch("dead").url)
     typed("hi", "more")
     assert main(["chat"]) == ServerFailed.exit_code
-    assert evidence in capfd.readouterr().err
+    assert "EngineCore" in capfd.readouterr().err
 
 
 def test_bytes_that_are_no_characters_are_sent_as_question_marks(launch, typed, capfd):

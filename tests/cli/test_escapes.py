@@ -12,7 +12,7 @@ COMMANDS = (
     ("ps", "--all"),
     ("logs", hostile_home.RUN),
     ("why", hostile_home.RUN),
-    ("history",),
+    ("runs", "history"),
     ("attach", hostile_home.RUN, "--plain"),
     ("replay", hostile_home.RUN, "--plain"),
     ("report", hostile_home.RUN),

@@ -131,7 +131,7 @@ def test_a_completion_knows_every_command(shell, capsys):
     """Neither shell is installed everywhere: what is in the script is looked at."""
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert [word in script for word in ("orphans", "verify-output", "gpu-memory", "demo-cpu", "older-than")] == [
+    assert [word in script for word in ("orphans", "lossless", "gpu-memory", "demo-cpu", "older-than")] == [
         True, True, False, True, True,
     ]  # fmt: skip
 

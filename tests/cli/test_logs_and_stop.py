@@ -9,7 +9,7 @@ from tests.server.faults.test_file_faults import ended
 
 
 @pytest.mark.usefixtures("folders")
-@pytest.mark.parametrize(("block", "end", "count"), [(1, "", 1), (1, "\n", 2), (3, "\n", 3), (1 << 16, "", 9)])
+@pytest.mark.parametrize(("block", "end", "count"), [(1, "\n", 2), (1 << 16, "", 9)])
 def test_logs_prints_the_last_lines(monkeypatch, capsys, block, end, count):
     """Whether or not the last line is whole, and wherever a block begins."""
     monkeypatch.setattr(server_log, "_BLOCK", block)

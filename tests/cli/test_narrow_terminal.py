@@ -19,7 +19,7 @@ SAID = "somebody's name of it, which has more words than a name should have"
 LISTS = {
     "ps": ("ps", "--all"),
     "ps verbose": ("ps", "--all", "--verbose"),
-    "history": ("history",),
+    "history": ("runs", "history"),
     "ab list": ("ab", "list"),
     "doctor": ("doctor",),
     "plan": ("plan", "gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),

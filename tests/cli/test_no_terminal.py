@@ -13,8 +13,6 @@ from dflash_tui.cli import main
 from dflash_tui.common import formatting
 from dflash_tui.common.errors import UsageError
 from dflash_tui.tui import app
-from tests import ROOT
-from tests.support.played_answers import begin_played
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -38,28 +36,17 @@ def test_all_three_streams_have_to_be_a_terminal(slave, tmp_path, monkeypatch, m
         assert (here, formatting.has_terminal()) == (missing is None, False)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [((), 2, b"the panel needs a terminal"), (("replay", "sample"), 0, b"was stopped")],
-    ids=["panel", "replay"],
-)
-def test_a_redirected_stderr_gets_words_and_no_panel(slave, words, code, said):
+def test_a_redirected_stderr_gets_words_and_no_panel(slave):
     """It was filled with the panel's escapes, while the terminal stayed blank."""
-    command = [sys.executable, "-m", "dflash_tui", *words]
-    done = subprocess.run(command, stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert (done.returncode, said in done.stderr, b"\x1b" in done.stderr) == (code, True, False)
-
-
-def test_without_one_two_arms_are_not_played(folders, monkeypatch):
-    monkeypatch.setattr("dflash_tui.cli.commands.experiments.has_terminal", lambda: False)
-    monkeypatch.setattr("dflash_tui.cli.commands.experiments.open_panel", lambda **_: pytest.fail("it was opened"))
-    assert main.main(["ab", "play", begin_played(), "--prompt", "Math"]) == UsageError.exit_code
-
-
-def test_whatever_opens_the_panel_asks_for_all_three():
-    """Two of them are asked by nobody: status may go to a file where data goes to the screen."""
-    commands = {path: path.read_text(encoding="utf-8") for path in (ROOT / "dflash_tui" / "cli").rglob("*.py")}
-    assert [path.name for path, text in commands.items() if "stdout.isatty" in text] == []
+    done = subprocess.run(
+        [sys.executable, "-m", "dflash_tui", *()],
+        stdin=slave,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, b"the panel needs a terminal" in done.stderr, b"\x1b" in done.stderr) == (2, True, False)
 
 
 def test_the_panel_asks_the_terminal_for_its_size(monkeypatch):

@@ -10,9 +10,8 @@ def parsed(*words: str) -> dict[str, object]:
     return vars(parse_words(words))
 
 
-@pytest.mark.parametrize("words", [("--recipe", "toy"), ("--recipe=toy",)])
-def test_a_recipe_without_a_command_is_launched(words):
-    assert parsed(*words, "--json", "--set", "a=1") == parsed("up", "toy", "--json", "--set", "a=1")
+def test_a_recipe_without_a_command_is_launched():
+    assert parsed("--recipe", "toy", "--json", "--set", "a=1") == parsed("up", "toy", "--json", "--set", "a=1")
 
 
 def test_the_variable_names_the_recipe_to_launch(monkeypatch):
@@ -45,19 +44,17 @@ def test_variables_are_defaults(monkeypatch):
     assert (parsed("up", "toy")["port"], parsed("up", "toy")["json"], parsed("stop")["json"]) == (8123, True, True)
 
 
-@pytest.mark.parametrize("words", [("--json",), ("--recipe",), ("--nonsense",)])
-def test_options_alone_are_an_error(words, capsys):
+def test_options_alone_are_an_error(capsys):
     with pytest.raises(SystemExit) as caught:
-        parsed(*words)
+        parsed("--json")
     assert caught.value.code == 2
     assert "--" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["up", "service"])
-def test_a_reason_that_is_recorded_holds_no_secret(command, capsys):
-    assert parsed(command, "toy", "--force", "I know why")["force"] == "I know why"
+def test_a_reason_that_is_recorded_holds_no_secret(capsys):
+    assert parsed("up", "toy", "--force", "I know why")["force"] == "I know why"
     with pytest.raises(SystemExit):
-        parsed(command, "toy", "--force", "because hf_aBaBaBaBaBaBaBaBaB")
+        parsed("up", "toy", "--force", "because hf_aBaBaBaBaBaBaBaBaB")
     assert "looks like a secret" in capsys.readouterr().err
 
 
@@ -65,15 +62,9 @@ def test_a_reason_that_is_recorded_holds_no_secret(command, capsys):
     ("words", "ours"),
     [
         ("run demo-cpu --json", "up demo-cpu --json"),
-        ("list", "recipes"),
         ("ls --json", "recipes --json"),
-        ("status", "ps"),
-        ("ps -a", "ps --all"),
-        ("logs -n 5", "logs --tail 5"),
         ("down --all", "stop -a"),
-        ("recipes ls", "recipes list"),
         ("engine rm x", "engine remove x"),
-        ("ab rm x", "ab remove x"),
     ],
 )
 def test_usual_words_mean_ours(words, ours):
@@ -82,19 +73,22 @@ def test_usual_words_mean_ours(words, ours):
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("words", "ours"),
     [
-        ("lanch demo-cpu", "launch"),
-        ("recpes", "recipes"),
-        ("demo-cpu", "up demo-cpu"),
-        ("gema-4-31b", "up gemma-4-31b"),
-        ("ps --al1", "--all"),
-        ("recipes --jsom", "--json"),
-        ("recipes chek", "check"),
-        ("ab run demo-cpu --vray mode", "--vary"),
-        ("report --format jsom", "json"),
-        ("--versoin", "--version"),
+        ("verify-output demo-cpu --exact", "verify --lossless demo-cpu --exact"),
+        ("orphans 12 --yes", "stop --orphans 12 --yes"),
+        ("history demo-cpu", "runs history demo-cpu"),
+        ("client --for curl", "ps -v --for curl"),
     ],
+)
+def test_an_old_name_means_the_new_one(words, ours, capsys):
+    assert parsed(*words.split()) == parsed(*ours.split())
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("demo-cpu", "up demo-cpu"), ("gema-4-31b", "up gemma-4-31b"), ("ps --al1", "--all"), ("recipes chek", "check")],
 )
 def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, capsys):
     with pytest.raises(SystemExit) as caught:
@@ -105,9 +99,7 @@ def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, caps
     assert f"did you mean {name}?" in error
 
 
-@pytest.mark.parametrize(
-    "words", ["xyzzy", "ps xyzzy", "ps --xyzzy", "engine xyzzy", "engine", "logs -n", "ab run x --quick"]
-)
+@pytest.mark.parametrize("words", ["xyzzy", "ps --xyzzy", "engine"])
 def test_what_is_near_nothing_is_one_line_too(words, capsys):
     with pytest.raises(SystemExit) as caught:
         parsed(*words.split())
@@ -115,14 +107,13 @@ def test_what_is_near_nothing_is_one_line_too(words, capsys):
     assert (caught.value.code, error.count("\n"), "did you mean" in error) == (2, 1, False)
 
 
-@pytest.mark.parametrize(("words", "usage"), [("help", "usage: dflash-tui [-h]"), ("help ab run", "dflash-tui ab run")])
-def test_help_is_a_command_too(words, usage, capsys):
+def test_help_is_a_command_too(capsys):
     with pytest.raises(SystemExit) as caught:
-        parsed(*words.split())
-    assert (caught.value.code, usage in capsys.readouterr().out) == (0, True)
+        parsed("help", "ab", "run")
+    assert (caught.value.code, "dflash-tui ab run" in capsys.readouterr().out) == (0, True)
 
 
-@pytest.mark.parametrize("gpu", ["DGX Spark", "spark", "GB10"])
+@pytest.mark.parametrize("gpu", ["DGX Spark", "GB10"])
 def test_a_plan_takes_a_class_by_any_usual_name(gpu):
     args = build_parser().parse_args(["plan", "gemma-4-31b", "--gpu", gpu])
     assert read_launch_request(args).gpu == "gb10"
@@ -131,12 +122,9 @@ def test_a_plan_takes_a_class_by_any_usual_name(gpu):
 @pytest.mark.parametrize(
     ("words", "far"),
     [
-        (("--host", "spark"), []),
         (("--host=spark", "ps", "--json"), ["ps", "--json"]),
         (("--host", "spark", "--json", "--recipe", "toy"), ["--json", "--recipe", "toy"]),
-        (("--install-peers", "--host", "spark", "help", "ps"), ["help", "ps"]),
         (("--host", "spark", "--install-peers", "up", "toy", "--install-peers"), ["up", "toy", "--install-peers"]),
-        (("--host", "spark", "--version"), ["--version"]),
     ],
 )
 def test_what_follows_a_host_is_left_to_the_program_there(words, far, monkeypatch):
@@ -146,7 +134,7 @@ def test_what_follows_a_host_is_left_to_the_program_there(words, far, monkeypatc
     assert (args["json"], args["install_peers"]) == ("--json" in far, words[0] == "--install-peers" or "up" in far)
 
 
-@pytest.mark.parametrize("words", [("--host",), ("--host", "--json"), ("ps", "--host", "spark")])
+@pytest.mark.parametrize("words", [("--host", "--json"), ("ps", "--host", "spark")])
 def test_a_host_comes_first_and_has_a_name(words, capsys):
     with pytest.raises(SystemExit) as caught:
         parsed(*words)
@@ -161,6 +149,6 @@ def test_a_yes_to_an_installation_needs_a_host(capsys):
     assert parsed("up", "toy", "--peer", "b", "--install-peers")["install_peers"] is True
 
 
-@pytest.mark.parametrize("words", [("recipes", "import", "--", "vllm", "serve", "m", "--host", "0.0.0.0"), ("ps",)])
-def test_the_host_of_other_words_is_theirs(words):
+def test_the_host_of_other_words_is_theirs():
+    words = ("recipes", "import", "--", "vllm", "serve", "m", "--host", "0.0.0.0")
     assert (parsed(*words)["host"], parsed(*words)["far_words"]) == (None, [])

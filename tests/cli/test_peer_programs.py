@@ -59,7 +59,7 @@ def test_a_program_that_reads_json_is_not_asked(far, capsys):
     assert "--install-peers" in json.loads(capsys.readouterr().out)["do"]
 
 
-@pytest.mark.parametrize(("answer", "is_installed"), [("y", True), ("n", False), ("", False)])
+@pytest.mark.parametrize(("answer", "is_installed"), [("y", True), ("n", False)])
 def test_on_a_terminal_it_asks(far, terminal, answer, is_installed):
     window = terminal(*COMMANDS[0])
     assert "spark-b has no dflash-tui" in window.until(b"[y/N]").decode()

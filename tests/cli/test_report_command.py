@@ -1,6 +1,5 @@
 """`report` and `report compare`: what a name means, which format, and what is refused."""
 
-import itertools
 import json
 import resource
 from pathlib import Path
@@ -16,11 +15,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
 from dflash_tui.experiments.design import BootEnded, ExperimentFinished
 from dflash_tui.experiments.run_report import RunReport
-from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.recipe import Mode
 from tests.support.experiment_factories import BASE, a_design, a_plan, boots, told
 from tests.support.recordings import RUNS
 from tests.unit.presentation.test_experiment_report import a_report
@@ -96,9 +91,9 @@ def test_json_has_no_secrets(capsys):
 
 
 BROKEN = [
-    ("design.order", [0, 9], "design.order is 9, and the last of the arms is 2"),
-    ("comparisons.0.b", 7, "comparisons.b is 7"),
-    ("sweep.recommended", 7, "the sweep names arm 7, of which it has no point"),
+    ("design.order", [0, 9], "design.order names arm 9"),
+    ("comparisons.0.b", 7, "comparisons names arm 7"),
+    ("sweep.recommended", 7, "the sweep has no point of arm 7"),
 ]
 
 
@@ -127,38 +122,19 @@ def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, valu
         assert why in said
 
 
-@pytest.mark.parametrize(
-    ("where", "value"),
-    [
-        ("design.concurrency", []),
-        ("boots.0.began", 1e18),
-        ("comparisons.0.prompts.0.b", 0),
-    ],
-)
-def test_a_file_with_figures_that_cannot_be_is_refused(where, value, capsys, tmp_path):
+def test_a_file_with_figures_that_cannot_be_is_refused(capsys, tmp_path):
     """Which a mean, a quantile or a date could not be made of."""
-    path = written(a_report(), where, value, tmp_path / "ab.json")
+    path = written(a_report(), "boots.0.began", 1e18, tmp_path / "ab.json")
     for words in (["report", path], ["report", path, "--format", "vllm-bench"], ["report", "compare", path, path]):
         assert main.main(words) == 2
         assert path in capsys.readouterr().err
 
 
-def test_prompts_are_levels_by_numbers_of_any_length(tmp_path):
-    """Python reads no number of so many digits."""
-    report = a_report()
-    boots = [
-        replace(boot, requests=tuple(replace(done, kind="9" * 5000) for done in boot.requests)) for boot in report.boots
-    ]
-    judged = verdict.build_report(replace(report.design, levels=True), boots)
-    assert judged.comparisons[0].prompts
-
-
-@pytest.mark.parametrize("at", [1e300, -1e300, 1e18])
-def test_a_time_that_no_calendar_has_is_a_dash(at, capsys, tmp_path):
+def test_a_time_that_no_calendar_has_is_a_dash(capsys, tmp_path):
     """In the head of a report, where it would end in an error of the system."""
     paths = [
-        written(a_report(), "design.made_at", at, tmp_path / "ab.json"),
-        written(run_report.build_run_report(recording.find_recording("sample"))[0], "at", at, tmp_path / "run.json"),
+        written(a_report(), "design.made_at", 1e300, tmp_path / "ab.json"),
+        written(run_report.build_run_report(recording.find_recording("sample"))[0], "at", 1e300, tmp_path / "run.json"),
     ]
     for path, said in zip(paths, ("\n—, 4 boots, 2 per arm", "launched —,"), strict=True):
         assert main.main(["report", path]) == 0
@@ -193,26 +169,6 @@ def test_two_real_runs_are_set_side_by_side(capsys, snapshot):
     assert [line for line in said.splitlines() if "between the launches" in line or "real model" in line] == snapshot
 
 
-def test_two_runs_with_and_without_a_patch_are_named_by_it(capsys):
-    """Graphs mode on an H200 without and with split verification: the sides are off and on, and contexts tell."""
-    runs = [str(RUNS / f"h200-{name}.zip") for name in ("graphs", "graphs-split")]
-    assert main.main(["report", "compare", *runs, "--json"]) == 0
-    report = msgspec.json.decode(capsys.readouterr().out, type=ExperimentReport)
-    assert report.design.vary == "patch.triton-split-verify-0.24"
-    assert [arm.name for arm in report.design.arms] == ["off", "on"]
-    ratios = {prompt.kind: prompt.ratio.ratio for prompt in report.comparisons[0].prompts}
-    assert [round(ratios[kind], 1) for kind in ("2k", "8k", "16k", "32k")] == [1.3, 1.4, 1.6, 2.0]
-
-
-def test_graphs_mode_and_what_it_sets_are_one_difference():
-    """The capture sizes, the number of requests and the runner follow from the mode."""
-    recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
-    resolved = resolution.resolve_recipe(recipe, Hardware.H200, engine=recipe_loader.engine_for_release("0.26.0"))
-    plans = [build_plan(resolved, mode=mode) for mode in Mode]
-    for one, other in itertools.combinations(plans, 2):
-        assert run_report.compare_plans(one, other) == ["mode"]
-
-
 def test_runs_are_refused_like_boots(snapshot):
     """What a run records of its counters and its GPU refuses here, too; what it does not record is named."""
     eager, compiled = (
@@ -243,9 +199,7 @@ def test_runs_are_refused_like_boots(snapshot):
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"versions": {"vllm": "0.31.0"}}, "versions differ"),
         ({"patches": {"cpu-expand-kernel": "cd" * 32}}, "patches differ"),
-        ({"gpus": ("NVIDIA H200",)}, "the GPU differs"),
         ({"argv": (*a_plan().argv, "--max-num-seqs", "4")}, "other flags than its arm"),
     ],
 )
@@ -282,9 +236,7 @@ def test_other_prompts_refuse(capsys, tmp_path):
     ("words", "said"),
     [
         (["report", "nothing"], "no experiment and no run called 'nothing'"),
-        (["report"], "no experiment and no run"),
         (["report", "compare", "sample"], "takes two names"),
-        (["report", "sample", "sample"], "one name, not 2"),
     ],
 )
 def test_a_wrong_name_says_what_to_do(words, said, capsys):
@@ -341,11 +293,3 @@ def test_an_ab_is_exported_a_line_per_boot_and_read_back(finished, capsys, tmp_p
         [line["output_throughput"] for line in lines]
     )
     assert finished.design.synthetic in beside["synthetic"]
-
-
-def test_a_folder_that_is_not_there_is_named(finished, tmp_path, capsys):
-    """By the name that was given, and not by that of a file that we would make in it."""
-    assert main.main(["report", "-o", str(tmp_path / "none" / "report.md")]) == 2
-    said = capsys.readouterr().err
-    assert str(tmp_path / "none") in said
-    assert ".report.md." not in said

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from dflash_tui.cli import main
-from dflash_tui.common import paths, private_files, yaml_loader
+from dflash_tui.common import paths, yaml_loader
 from dflash_tui.launch import recipe_files
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.recipes import recipe_loader
@@ -70,10 +70,9 @@ def test_a_recipe_of_others_is_checked_and_shown(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words", [["add", "theirs.yaml"], ["import", "--", "vllm", "serve", "a/b", "--trust-remote-code"]]
 )
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_recipe_that_cannot_be_shown_is_not_kept(tmp_path, words, options):
+def test_a_recipe_that_cannot_be_shown_is_not_kept(tmp_path, words):
     (tmp_path / "theirs.yaml").write_text(FULL)
-    argv = [sys.executable, "-m", "dflash_tui", "recipes", words[0], *options, *words[1:]]
+    argv = [sys.executable, "-m", "dflash_tui", "recipes", words[0], *["--json"], *words[1:]]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(argv, stdout=full, stderr=full, check=False, cwd=tmp_path)
     assert done.returncode == 1
@@ -111,7 +110,7 @@ REFUSED: dict[str, tuple[str, Answer]] = {
     "a shipped name": ("https://example.org/gemma-4-31b.yaml", lambda _: sent(FULL)),
     "a secret": (
         "https://example.org/x.yaml",
-        lambda _: sent(f"{FULL}\nlink: https://e.org/hf_0123456789abcdefghijABCDEFGHIJ"),
+        lambda _: sent(FULL.replace("model: owner/target", "model: hf_0123456789abcdefghijABCDEFGHIJ")),
     ),
 }
 
@@ -180,20 +179,3 @@ def test_a_newer_catalogue_takes_the_place_of_the_shipped_one(tmp_path, capsys):
     assert day in capsys.readouterr().out
     assert main.main(["recipes", "update", str(catalogue.SHIPPED)]) == 2  # which is older
     assert str(catalogue.own_catalogue_file()) in capsys.readouterr().err
-
-
-def test_a_catalogue_of_a_day_that_has_not_come_is_refused_and_hides_no_other(tmp_path, capsys):
-    """One that is there is said and not shown, and an honest one takes its place."""
-    shipped, own, given = catalogue.SHIPPED.read_bytes(), catalogue.own_catalogue_file(), tmp_path / "given.json"
-    given.write_text(json.dumps(json.loads(shipped) | {"written": "2199-01-01"}))
-    assert main.main(["recipes", "update", str(given)]) == 2
-    assert "2199-01-01" in capsys.readouterr().err
-    assert not own.exists()
-    private_files.ensure_private_folder(own.parent)
-    private_files.write_private_file(own, given.read_bytes())
-    assert main.main(["recipes", "catalogue"]) == 0
-    err = capsys.readouterr().err
-    assert [word in err for word in (str(own), "2199-01-01", json.loads(shipped)["written"])] == [True] * 3
-    given.write_bytes(shipped)
-    assert main.main(["recipes", "update", str(given)]) == 0
-    assert catalogue.load_own_catalogue()

@@ -12,6 +12,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.startup_optimizations import OPTIMIZATIONS
 from dflash_tui.presentation import experiment_report
+from dflash_tui.presentation.report import to_terminal
 from tests.support.boot_factories import boot, boots, request
 from tests.support.command_line import experiment
 
@@ -44,10 +45,7 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
     ("words", "mode", "patches", "suite"),
     [
         (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
-        (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "compile"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
         (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "eager"), (Mode.COMPILE, Mode.EAGER), ((), ()), "contexts"),
-        (("gemma-4-26b-a4b", "--gpu", "h100"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "field"),
-        (("gemma-4-31b", "--gpu", "gb10"), (Mode.EAGER, Mode.GRAPHS), ((), ()), "field"),
         (
             ("gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),
             (Mode.EAGER, Mode.GRAPHS),
@@ -55,12 +53,6 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
             "field",
         ),
         (("demo-cpu",), (Mode.EAGER, Mode.EAGER), ((), ("cpu-expand-kernel", "cpu-fork")), "quick"),
-        (
-            ("demo-cpu", "--mode", "compile"),
-            (Mode.EAGER, Mode.COMPILE),
-            ((), ("cpu-expand-kernel", "cpu-fork")),
-            "quick",
-        ),
     ],
 )
 def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):
@@ -135,7 +127,10 @@ def test_the_report_says_what_stock_is(snapshot):
     design = replace(designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "max-model-len=65536"), id="", made_at=0.0)
     assert experiment_report.list_stock_rows(design) == snapshot
     report = verdict.build_report(design, boots(design, [10.0, 13.0, 13.1, 10.1]))
-    markdown, text = experiment_report.render_markdown(report), experiment_report.format_report(report, details=True)
+    markdown, text = (
+        experiment_report.render_markdown(report),
+        to_terminal(experiment_report.build_report(report, details=True)),
+    )
     for rendered in (markdown, text):
         assert "vllm serve google/gemma-4-26B-A4B-it" in rendered
         assert "FULL_DECODE_ONLY" in rendered

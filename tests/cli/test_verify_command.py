@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import functional_check
+from dflash_tui.benchmark import chat
 from dflash_tui.benchmark.chat import Turn
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
@@ -57,14 +57,14 @@ def verified(capfd, *words: str) -> tuple[int, dict[str, tuple[str, str]]]:
 @pytest.mark.parametrize(("late", "result"), [(1, "passed"), (2, "failed")])
 def test_an_answer_in_one_piece_is_asked_for_once_more(serve, capfd, monkeypatch, late, result):
     """A busy machine may read a short answer at once; what never streams fails."""
-    ask, asked = functional_check._ask, []
+    ask, asked = chat._ask, []
 
     async def ask_late(run: Run, text: str, **more: Any) -> Turn:
         turn = await ask(run, text, **more)
         asked.append(text)
         return replace(turn, request=replace(turn.request, chunk_p50=None)) if len(asked) <= late else turn
 
-    monkeypatch.setattr(functional_check, "_ask", ask_late)
+    monkeypatch.setattr(chat, "_ask", ask_late)
     _, checks = verified(capfd, serve(*ABLE).plan.recipe)
     assert (checks["streams"][0], asked[0]) == (result, asked[1])
 
@@ -123,18 +123,14 @@ PLAN = replace(a_run().plan, synthetic="")
 @pytest.mark.parametrize(
     ("plan", "length", "result"),
     [
-        (replace(PLAN, expected=(BAND,)), 3.5, "passed"),
         (replace(PLAN, expected=(BAND,)), 2.6, "passed"),
         (replace(PLAN, expected=(BAND,)), 2.4, "failed"),
         (replace(PLAN, expected=(replace(BAND, set_up="eager, gb10"),)), 2.4, "skipped"),
-        (PLAN, 1.5, "passed"),
         (PLAN, 1.0, "failed"),
-        (PLAN, None, "failed"),
-        (replace(PLAN, expected=(BAND,), synthetic="toy"), 1.5, "passed"),
     ],
 )
 def test_acceptance_is_held_against_what_was_published_of_the_same(plan: Plan, length: float | None, result: str):
-    assert functional_check._judge_acceptance(plan, length).result == result
+    assert chat._judge_acceptance(plan, length).result == result
 
 
 def test_a_record_that_cannot_be_read_is_no_badge():
@@ -158,7 +154,7 @@ def test_a_recipe_is_launched_and_stopped_again(capfd):
 
 @pytest.mark.long
 def test_the_answers_are_held_against_those_without_speculation(capfd):
-    """By `verify-output`, after the server that was checked has ended; the table alone is on stdout."""
+    """By `verify --lossless`, after the server that was checked has ended; the table alone is on stdout."""
     fake_engine.make(free_port(18_800))
     code, checks = verified(capfd, "fake")
     assert (code, checks["output"][0]) == (0, "passed"), checks

@@ -1,6 +1,5 @@
 """An editable install of vLLM: it is judged by its source tree, and cloned with that into a patched engine."""
 
-import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,9 +7,10 @@ from pathlib import Path
 import pytest
 import requests
 import uv
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import PatchError
-from dflash_tui.engines import environments, inventory
+from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState
@@ -57,22 +57,15 @@ def checkout(folder: Path, texts: Mapping[str, str], version: str = "0.23.0") ->
 
 
 def noted(folder: Path, source: Path, version: str) -> Engine:
-    """An environment with what an installer leaves of an editable install, by a path file."""
-    engine = build(folder, {}, "vllm", version)
-    site = engine.site_packages
-    [info] = site.glob("vllm-*.dist-info")
-    (site / "__editable__.vllm.pth").write_text(f"{source}\n")
-    (info / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
-    return engine
+    """An environment with an editable install of a source tree."""
+    return replace(build(folder, {}, "vllm", version), package=str(source / "vllm"))
 
 
 @pytest.mark.index
-@pytest.mark.parametrize("settings", [[], ["editable_mode=compat"]], ids=["finder", "path-file"])
-def test_a_source_tree_is_cloned_and_kept(settings, texts, tmp_path, real_python):
-    """By uv and setuptools: where Python finds it, in either form; tree and environment stay as they were."""
+def test_a_source_tree_is_cloned_and_kept(texts, tmp_path, real_python):
+    """By uv and setuptools: tree and environment stay as they were."""
     source = checkout(tmp_path / "with space", texts["0.23.0"])
     install = ["pip", "install", "-q", "--python", str(real_python), "--no-deps", "-e", str(source)]
-    install += [word for setting in settings for word in ("--config-settings", setting)]
     subprocess.run([uv.find_uv_bin(), *install], check=True, cwd=tmp_path)
     (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
     before, inside = tree(source), tree(real_python)
@@ -154,38 +147,4 @@ def test_a_package_on_a_path_file_alone(tmp_path, real_python):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.23.0\n")
     (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
-    assert environments.find_package(site) == source / "vllm"
-    assert environments.find_source_tree(site) is None
     assert inventory.adopt_engine(real_python).vllm_package == source / "vllm"
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"vllm-0.23.0.dist-info/direct_url.json": "{"},
-        {"vllm-0.23.0.dist-info/direct_url.json": '{"url": "https://x/y", "dir_info": {"editable": true}}'},
-        {"vllm-0.23.0.dist-info/direct_url.json": '{"url": "file:///nowhere", "dir_info": {"editable": true}}'},
-        {"vllm-0.23.0.dist-info/direct_url.json": '{"url": "file:///tmp"}'},
-        {"__editable___vllm_finder.py": "MAPPING = {'vllm': os.getcwd()}\n"},
-        {"__editable___vllm_finder.py": "MAPPING = {'other': '/tmp'}\n"},
-        {"a.pth": "import os; os.abort()\n/nowhere\n\0\n"},
-        {},
-    ],
-)
-def test_what_leads_nowhere_is_no_source_tree(files, tmp_path):
-    """Damaged, remote, gone, or about something else; nothing is run."""
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert environments.find_package(tmp_path) == tmp_path / "vllm"
-    assert environments.find_source_tree(tmp_path) is None
-
-
-def test_a_package_in_the_environment_comes_first(tmp_path):
-    """As Python finds it: a wheel that was installed over an editable install that left its files."""
-    source = checkout(tmp_path / "source", TEXTS)
-    engine = noted(tmp_path / "engine", source, "0.23.0")
-    package = engine.site_packages / "vllm"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    assert (engine.vllm_package, engine.source_tree) == (package, None)

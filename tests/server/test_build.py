@@ -119,13 +119,6 @@ def test_what_a_script_reads_is_fetched_by_hash(packaged):
     assert list_models() == ["mine-1"]
 
 
-def test_progress_is_counted_in_bytes(tmp_path):
-    script, events = tmp_path / "build.py", list[Preparing]()
-    script.write_text("print('250000 bytes\\n500000 bytes')\n")
-    asyncio.run(built(script, events))
-    assert [event.fraction for event in events if event.fraction not in {None, 1.0}] == [0.25, 0.5]
-
-
 def test_the_last_lines_of_a_failed_script_are_told(tmp_path):
     script = tmp_path / "build.py"
     script.write_text(f"import sys\nprint('1 bytes')\nsys.exit({os.strerror(errno.ENOSPC)!r})\n")

@@ -29,7 +29,7 @@ from tests.support.process_search import find_processes
 from tests.support.two_hosts import make_two_hosts
 from tests.support.waiting import until, wait_until
 
-needs_rsync = pytest.mark.skipif(not shutil.which("rsync"), reason="no rsync (Debian, Ubuntu: rsync)")
+pytestmark = pytest.mark.skipif(not shutil.which("rsync"), reason="no rsync (Debian, Ubuntu: rsync)")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "owner/model"
 WEIGHTS = bytes(range(256)) * 12_000
@@ -146,11 +146,8 @@ def put_rsync(far: FarHome, first: str = "") -> None:
     far.put(far.programs / "rsync", f'#!/bin/sh\n{first} {shutil.which("rsync")} "$@"\n')
 
 
-@pytest.mark.parametrize("tool", [pytest.param("rsync", marks=needs_rsync), "tar"])
-def test_cached_model_keeps_its_layout(tool, source, far, there):
+def test_cached_model_keeps_its_layout(source, far, there):
     """What vLLM loads of it, by links to blobs, so that it is found there without a network."""
-    if tool == "tar":
-        (far.programs / "rsync").unlink(missing_ok=True)
     events = copy(source)
     snapshot = there / "snapshots" / COMMIT
     assert list_files(snapshot) == {name: FILES[name] for name in LOADED}
@@ -158,7 +155,6 @@ def test_cached_model_keeps_its_layout(tool, source, far, there):
     assert (there / "refs" / "main").read_text() == COMMIT
     assert {path.name for path in there.iterdir()} == {"blobs", "refs", "snapshots"}
     assert (events[-1].done, events[-1].fraction) == (True, 1.0)
-    assert any("sudo apt install rsync" in event.text for event in events) is (tool == "tar")
     os.environ["HF_HOME"] = str(there.parents[1])  # the fixture's own, which is put back
     model = model_hub.find_local_model(REPO)
     assert model is not None
@@ -178,7 +174,6 @@ def test_present_files_are_not_sent_again(source, far, there):
     assert (there / BLOB).stat().st_ino == blob
 
 
-@needs_rsync
 @pytest.mark.parametrize("way", ["cancelled", "cut"])
 def test_copy_resumes_at_last_byte(way, source, far, there):
     """The other side ends, too, and no file has its name before it is whole."""
@@ -204,7 +199,6 @@ def test_copy_resumes_at_last_byte(way, source, far, there):
     assert (there / BLOB).read_bytes() == WEIGHTS
 
 
-@needs_rsync
 def test_damaged_part_is_replaced(source, there):
     """As after a power cut that left zeros."""
     part = there / ".dflash-tui.copy" / BLOB
@@ -214,12 +208,16 @@ def test_damaged_part_is_replaced(source, there):
     assert (there / BLOB).read_bytes() == WEIGHTS
 
 
+def test_host_without_rsync_is_named(source, far):
+    (far.programs / "rsync").unlink()
+    assert "sudo apt install rsync" in refuse(source).hint
+
+
 def test_full_disk_refuses_before_copy(source, monkeypatch):
     monkeypatch.setattr(copies, "RESERVE", 1 << 60)
     assert "not enough disk space" in refuse(source).what
 
 
-@needs_rsync
 def test_disk_that_fills_keeps_what_came(source, far, there):
     """The limit on a file's size stands for the end of the disk."""
     put_rsync(far, 'trap "" XFSZ; ulimit -f 2000;')
@@ -232,7 +230,6 @@ def test_disk_that_fills_keeps_what_came(source, far, there):
 
 def test_ssh_gets_no_secrets(source, far, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "planted-4711-secret-token")
-    (far.programs / "rsync").unlink(missing_ok=True)
     ssh = far.root / "near" / "ssh"
     ssh.write_text(ssh.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\nenv >>{tmp_path}/env\n"))
     copy(source)
@@ -251,10 +248,7 @@ def tune(far, tmp_path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("tool", [pytest.param("rsync", marks=needs_rsync), "tar"])
-def test_folder_is_copied_among_our_models(tool, tune, far):
-    if tool == "tar":
-        (far.programs / "rsync").unlink(missing_ok=True)
+def test_folder_is_copied_among_our_models(tune, far):
     source = find_tune(tune)
     [name] = copies.name_folders(plan_of(str(tune))).values()
     models = far.data / "models"
@@ -284,7 +278,8 @@ def test_checks_state_what_is_copied(source, there):
     async def look() -> list[copies.MissingModel]:
         async with open_connection("spark-b") as peer:
             missing = await copies.find_missing([source], peer)
-            for each in (missing, [each._replace(free=5) for each in missing]):
+            for each in (missing, [each._replace(free=5) for each in missing],
+                         [each._replace(has_rsync=False) for each in missing]):  # fmt: skip
                 checks.extend(copies.check_missing(each, peer, CLUSTER, 1))
             return missing
 
@@ -293,6 +288,7 @@ def test_checks_state_what_is_copied(source, there):
     assert missing.size == source.size - 2  # one of two files that are the same
     assert [(check.name, check.level.value) for check in checks] == [
         ("spark-b: target", "ok"),
+        ("spark-b: target", "fail"),
         ("spark-b: target", "fail"),
     ]
     assert "10.0.0.2 (eth0)" in checks[0].finding
@@ -305,10 +301,7 @@ async def look_again(source: CopySource) -> list[copies.MissingModel]:
         return await copies.find_missing([source], peer)
 
 
-@pytest.mark.parametrize("tool", [pytest.param("rsync", marks=needs_rsync), "tar"])
-def test_link_without_ssh_uses_the_usual_way(tool, source, far, there):
-    if tool == "tar":
-        (far.programs / "rsync").unlink(missing_ok=True)
+def test_link_without_ssh_uses_the_usual_way(source, far, there):
     ssh = far.root / "near" / "ssh"
     words = ssh.read_text().partition("\n")
     refused = 'case "$*" in *HostName=*) echo "connect to host: Connection refused" >&2; exit 255;; esac'
@@ -328,11 +321,11 @@ def test_link_uses_the_key_of_the_host():
     """No proxy leads elsewhere, and the check of the key stays on."""
     link = transport.LinkAddress("10.0.0.1", "10.0.0.2", "spark-b.lan")
     needed = {"HostName=10.0.0.2", "BindAddress=10.0.0.1", "HostKeyAlias=spark-b.lan", "ProxyJump=none"}
-    unpack = transport.build_unpack_command("ann@spark-b", link, "/a b")
+    probe = transport.build_probe_command("ann@spark-b", link)
     _, ssh, *words = transport.build_rsync_words("ann@spark-b", link, "/from/", "/a b")
-    assert unpack[-3:-1] == ["--", "ann@spark-b"]
+    assert probe[-3:-1] == ["--", "ann@spark-b"]
     assert words == ["--", "/from/", "ann@spark-b:/a b/"]
-    for options in (unpack, ssh.split()):
+    for options in (probe, ssh.split()):
         assert needed <= {*options}
         assert not any("StrictHostKeyChecking" in word for word in options)
     assert transport.build_rsync_words("fe80::1", None, "/f/", "/t")[-1] == "[fe80::1]:/t/"
@@ -373,7 +366,6 @@ asyncio.run(run())
 
 @pytest.mark.long
 @pytest.mark.chain("hosts")
-@needs_rsync
 def test_cable_pulled_out_over_real_ssh(tmp_path):
     """On the address of the link, by the key of the host; another host's key is refused there."""
     data, tune = tmp_path / "data", tmp_path / "tune"

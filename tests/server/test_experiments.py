@@ -12,12 +12,11 @@ from statistics import fmean
 
 import pytest
 
-from dflash_tui.cli.commands import experiments as experiment_lines
 from dflash_tui.common import paths
 from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER
-from dflash_tui.experiments import boot_server, controller, run_report, runner, store
-from dflash_tui.experiments.design import Boot, Design, ExperimentExtended, ExperimentHalted, RequestMeasured
+from dflash_tui.experiments import controller, run_report, runner, store
+from dflash_tui.experiments.design import Boot, Design, ExperimentHalted, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
@@ -26,15 +25,16 @@ from dflash_tui.runs import (
     reservation,
     server_process,
 )
+from dflash_tui.runs.run import EXPERIMENT_MARK
 from tests import DATA
 from tests.support import command_line, fake_engine
+from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.selection import leave_to_long
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-AB = (sys.executable, "-m", "dflash_tui", "ab")
 SUITE = DATA / "two-prompts.yaml"
 QUICK = ("--suite", str(SUITE), "--yes")
 FAST, SLOW = ["pace=0.02"], ["pace=0.2"]
@@ -45,10 +45,8 @@ def port() -> int:
     return free_port(18_400)
 
 
-def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*AB, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == code, done.stderr
-    return done
+def run(*words: str, code: int = 0) -> Said:
+    return command_line.run("ab", *words, code=code)
 
 
 def begin(*words: str) -> Design:
@@ -224,9 +222,7 @@ def _has_reached(design: Design, stage: str) -> bool:
             return bool(now.current and now.current.stage == stage)
 
 
-@pytest.mark.parametrize(
-    "stage", leave_to_long(["reserved", "launched", "cold", "warm-up", "between boots"], but=["cold"])
-)
+@pytest.mark.parametrize("stage", leave_to_long(["reserved", "launched", "cold", "warm-up", "between boots"], but=[]))
 def test_a_driver_that_is_killed_in_any_stage_is_resumed(port, stage):
     """Its server is ended, its port is free for the next one, and each boot is measured once and whole."""
     fake_engine.make(port, {7: FAST, 4: SLOW}, _HELD.get(stage))
@@ -277,7 +273,7 @@ def test_a_second_driver_is_refused(port):
 def test_boots_are_added_to_an_experiment_that_is_over(port):
     """The mirrored order goes on, what was measured stays, and the new report says how often its boots were judged."""
     fake_engine.make(port)
-    design = begin("--boots", "2")
+    design = begin("--boots", "1")
     driver = store.find_driver(store.experiment_folder(design.id))
     assert driver
     os.kill(driver.pid, signal.SIGSTOP)
@@ -290,9 +286,9 @@ def test_boots_are_added_to_an_experiment_that_is_over(port):
     run("extend", design.id, "--boots", "1")
     now = progress(design)
     assert now.finished
-    assert now.design.order == (0, 1, 1, 0, 0, 1)
-    assert now.boots[:4] == before
-    assert len(now.boots) == 6
+    assert now.design.order == (0, 1, 1, 0)
+    assert now.boots[:2] == before
+    assert len(now.boots) == 4
     report = store.read_report(store.experiment_folder(design.id))
     assert report
     assert report.design.looks == 2
@@ -300,52 +296,10 @@ def test_boots_are_added_to_an_experiment_that_is_over(port):
     assert levels == pytest.approx([0.95, 0.975])
 
 
-# Extends an experiment, as `ab extend` does, and goes on to launch its driver when it is told so.
-HALFWAY = """
-import sys, time
-from pathlib import Path
-from dflash_tui.cli.main import main
-from dflash_tui.experiments import controller
-launch, folder = controller.launch_driver, Path(sys.argv[1])
-def wait(design):
-    (folder / "halfway").touch()
-    while not (folder / "go").exists():
-        time.sleep(0.05)
-    return launch(design)
-controller.launch_driver = wait
-sys.exit(main(["ab", *sys.argv[2:]]))
-"""
-
-
-def is_over(design: Design) -> bool:
-    return progress(design).finished and not store.find_driver(store.experiment_folder(design.id))
-
-
-def test_of_two_that_extend_an_experiment_one_does(port, tmp_path):
-    """Also one that would resume it: its events are there, and nobody drives it yet."""
-    fake_engine.make(port)
-    design = begin("--boots", "2")
-    wait_until(lambda: is_over(design))
-    words = ["extend", design.id, "--boots", "1", "--detach"]
-    first = subprocess.Popen([sys.executable, "-c", HALFWAY, str(tmp_path), *words], stdin=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: (tmp_path / "halfway").exists() or first.poll() is not None)
-        for command in (words, ["resume", design.id]):
-            assert "already running" in run(*command, code=2).stderr
-    finally:
-        (tmp_path / "go").touch()
-    assert first.wait() == 0
-    wait_until(lambda: is_over(design))
-    assert progress(design).design.order == (0, 1, 1, 0, 0, 1)
-    assert [type(event) for event in happened(design)].count(ExperimentExtended) == 1
-    events = (store.experiment_folder(design.id) / store.EVENTS).read_bytes().splitlines()
-    assert all(store.decode_event(line) for line in events)
-
-
 def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     """The experiment goes on without anybody, and somebody else can follow it to its end."""
     fake_engine.make(port, launches={0: ["slow=0.3"]})
-    words = [*AB, fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
+    words = [sys.executable, "-m", "dflash_tui", "ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ) as watching:
@@ -363,23 +317,6 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     os.kill(driver.pid, signal.SIGCONT)
     assert "CACHED START" in run("attach", design.id).stdout
     assert progress(design).finished
-
-
-def test_ctrl_c_while_the_driver_starts_is_answered_like_later(port, monkeypatch, capsys):
-    """What was launched a moment ago goes on, too, and the user is told how to watch and end it."""
-    fake_engine.make(port, launches={0: ["sleepy"]})
-    design = begin()
-    run("stop", design.id)
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("time.sleep", interrupt)
-        with pytest.raises(KeyboardInterrupt), experiment_lines.explain_detaching(design):
-            controller.launch_driver(design)
-    assert f"ab attach {design.id}" in capsys.readouterr().err
-    wait_until(lambda: store.find_driver(store.experiment_folder(design.id)))
 
 
 def test_a_driver_that_is_asked_to_end_ends_its_server(port):
@@ -413,7 +350,7 @@ def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_p
     """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
     design, _ = command_line.experiment(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)
-    marks = [os.environ | {boot_server.MARK: mark} for mark in (design.id, "another")]
+    marks = [os.environ | {EXPERIMENT_MARK: mark} for mark in (design.id, "another")]
     ours, other = (subprocess.Popen(["sleep", "60"], env=env, cwd=tmp_path) for env in marks)
     try:
         asyncio.run(runner.stop_leftover_servers(design))
@@ -444,7 +381,7 @@ def test_a_full_disk_halts_it_resumably(port):
 
 def test_several_requests_are_kept_under_way_in_a_boot(port):
     """The ninth of nine requests is alone but for others, which are in no figure and no client's of somebody else."""
-    fake_engine.make(port, {7: ["pace=0.4"], 4: ["pace=0.4"]})
+    fake_engine.make(port, {7: ["pace=0.2"], 4: ["pace=0.2"]})
     design = begin("--concurrency", "4")
     wait_until(lambda: progress(design).finished)
     for boot in boots(design):
@@ -459,36 +396,20 @@ def test_several_requests_are_kept_under_way_in_a_boot(port):
     assert {one.streams for one in comparison.further} == {4}
 
 
-def test_identical_arms_are_two_arms(port):
-    """A launch can be compared with itself; two values that come to the same launch are a mistake."""
+def test_a_server_in_the_way_is_stopped_once_all_is_prepared(port, monkeypatch):
+    """And only by whoever says so: it is named and left alone before, and when the preparation fails."""
     fake_engine.make(port)
-    design = begin("--vary", "mode=eager,eager")
-    wait_until(lambda: progress(design).finished)
-    a, b = boots(design)
-    assert (a.argv, a.env) == (b.argv, b.env)
-    assert "--vary n: 7 and 07 " in run(fake_engine.RECIPE, "--vary", "n=7,07", code=2).stderr
-
-
-def test_a_server_that_is_in_the_way_is_named_and_left_alone(port):
-    """It is stopped only by whoever says so."""
-    fake_engine.make(port)
+    words = (fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)
     up = [sys.executable, "-m", "dflash_tui", "up", fake_engine.RECIPE, "--detach"]
     other = subprocess.run(up, check=True, capture_output=True, text=True).stdout.strip()
-    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=2).stderr
+    said = run(*words, code=2).stderr
     assert other in said
     assert "--stop-running" in said
-    assert server_process.is_alive(registry.find_run(other))
-    run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running")
-    assert not server_process.is_alive(registry.find_run(other))
-
-
-def test_a_failed_preparation_leaves_the_server_running(port, monkeypatch):
-    """Servers in the way are stopped once the arms are prepared, not before."""
-    fake_engine.make(port)
-    up = [sys.executable, "-m", "dflash_tui", "up", fake_engine.RECIPE, "--detach"]
-    other = subprocess.run(up, check=True, capture_output=True, text=True).stdout.strip()
-    fake_engine.lose_models(monkeypatch)
-    said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, "--stop-running", code=3).stderr
-    assert "building target and drafter" in said
+    with monkeypatch.context() as patched:
+        fake_engine.lose_models(patched)
+        assert "building target and drafter" in run(*words, "--stop-running", code=3).stderr
     assert server_process.is_alive(registry.find_run(other))
     assert not store.list_experiments()
+    fake_engine.restore_models()
+    run(*words, "--stop-running")
+    assert not server_process.is_alive(registry.find_run(other))

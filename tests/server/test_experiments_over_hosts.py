@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 from tests import DATA
-from tests.support import fake_engine
+from tests.support import command_line, fake_engine
+from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.waiting import wait_until
 
@@ -38,10 +38,8 @@ def engine(tmp_path) -> Path:
     return fake_engine.make(free_port(19_400), recipe=path)
 
 
-def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*AB, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == code, done.stderr
-    return done
+def run(*words: str, code: int = 0) -> Said:
+    return command_line.run("ab", *words, code=code)
 
 
 def progress(design: Design) -> Progress:
@@ -134,11 +132,12 @@ def test_a_rank_that_dies_fails_its_boot(engine):
     assert living() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
         (("--measure", "start"), "empty empty full full"),
-        pytest.param(("--measure", "start", "--cold"), "empty empty", marks=pytest.mark.long),
+        (("--measure", "start", "--cold"), "empty empty"),
     ],
 )
 def test_each_arm_has_caches_of_its_own_on_the_other_host(engine, options, kinds):

@@ -53,6 +53,7 @@ def find_programs(hosts: TwoHosts, word: str) -> list[psutil.Process]:
     return [process for process, command in hosts.list_processes("b") if any(word in each for each in command)]
 
 
+@pytest.mark.long
 def test_the_panel_and_commands_of_another_host(hosts, open_there):
     """What is there is listed, launched and left as if one sat there; its words name the way from here."""
     listed = hosts.run("a", *THERE, "runs", "--json")

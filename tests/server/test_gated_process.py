@@ -70,14 +70,12 @@ def test_a_program_begins_with_nothing_of_what_held_it(tmp_path):
     assert rest[-1] == f"{held.process.pid} a b $(id)"
 
 
-@pytest.mark.parametrize("kind", ["none", "no program", "no interpreter"])
-def test_a_program_that_does_not_start_is_told_and_leaves_nothing(tmp_path, kind):
+def test_missing_interpreter_leaves_no_run(tmp_path):
     program = tmp_path / "vllm"
-    if kind != "none":
-        program.write_text("#!/nowhere/python\n" if kind == "no interpreter" else "")
-        program.chmod(0o755 if kind == "no interpreter" else 0o644)
+    program.write_text("#!/nowhere/python\n")
+    program.chmod(0o755)
     plan = replace(made(free_port(18_250)), argv=(str(program), "serve"))
     with pytest.raises(ServerFailed, match="could not be started") as caught:
         lifecycle.launch_server(plan, engine="fake")
-    assert caught.value.evidence in {os.strerror(errno.ENOENT), os.strerror(errno.EACCES)}
+    assert caught.value.evidence == os.strerror(errno.ENOENT)
     assert list(paths.runs_folder().iterdir()) == []

@@ -14,7 +14,6 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine
 from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
-from dflash_tui.launch.preflight import runner
 from dflash_tui.planning.recipes.recipe import ModelBuild
 from tests.support import fake_runs
 
@@ -79,7 +78,6 @@ HELPERS: dict[str, Callable[[Engine], object]] = {
     "describe": lambda engine: inventory.describe_environment(engine.python),
     "flags": inventory.read_serve_options,
     "import": lambda engine: patched_engine._list_failed_imports(engine, ["vllm.a"]),
-    "ray": lambda engine: runner.read_ray_cluster(engine.python),
     "models": build_models,
 }
 

@@ -85,15 +85,6 @@ def test_without_network_it_says_what_was_fetched_and_leaves_nothing(folders):
     assert not (folders / "state" / "dflash-tui" / "runs").exists()
 
 
-def test_a_package_that_does_not_exist_is_no_network_problem(spec):
-    """The advice fits the failure."""
-    wrong = replace(spec, packages=("iniconfig==99.0",))
-    with pytest.raises(EngineError, match=r"iniconfig==99\.0") as caught:
-        asyncio.run(installation.install_engine(wrong, engine_folder_for(wrong), quiet))
-    assert "correct the recipe" in caught.value.hint
-    assert not engine_folder_for(wrong).exists()
-
-
 def test_a_disk_without_room_is_refused_before_the_download(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
@@ -101,18 +92,6 @@ def test_a_disk_without_room_is_refused_before_the_download(spec):
         asyncio.run(installation.install_engine(huge, engine_folder_for(huge), quiet))
     assert "free" in caught.value.evidence
     assert not engine_folder_for(huge).exists()
-
-
-def test_what_a_killed_install_left_is_not_an_engine(spec):
-    """A folder without the marker is removed and built anew."""
-    folder = engine_folder_for(spec)
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").symlink_to(sys.executable)
-    (folder / "half").write_text("made")
-    assert environments.find_engine(folder) is None
-    asyncio.run(installation.install_engine(spec, folder, quiet))
-    assert environments.find_engine(folder) is not None
-    assert not (folder / "half").exists()
 
 
 def test_a_cancelled_install_leaves_nothing(spec):
@@ -154,7 +133,7 @@ def test_pips_wheel_folder_reaches_uv(monkeypatch, tmp_path):
     assert uv_process.build_uv_environment()["UV_FIND_LINKS"] == "/elsewhere"
 
 
-# What an install finds in uv's place: nothing, a file that is no program, and programs that end half-way.
+# What an install finds in uv's place: a program that ends half-way.
 HALF = """#!/bin/sh
 case "$1 $2" in
   "pip install") mkdir -p {site}/half && echo "Downloading half (1.0MiB)" >&2; {end} ;;
@@ -163,27 +142,16 @@ esac
 """
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "words"),
-    [
-        (None, 3, "uv, which installs vLLM 0.32.0, cannot be run"),
-        ("kill -9 $$", 3, "could not be installed"),
-    ],
-)
-def test_a_uv_that_is_missing_or_fails_half_way(folders, tmp_path, end, code, words):
-    """It is said, and nothing half-made stays; the next list shows no engine."""
+def test_missing_uv_leaves_no_engine(folders, tmp_path):
     script = tmp_path / "uv"
-    if end is not None:
-        script.write_text(HALF.format(site=tmp_path, end=end, uv=uv.find_uv_bin()))
-        script.chmod(0o755)
     program = (
         f"import sys, uv\nuv.find_uv_bin = lambda: {str(script)!r}\n"
         "from dflash_tui.cli import main\nsys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "engine", "install", "demo-cpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-    assert words in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert "uv, which installs vLLM 0.32.0, cannot be run" in done.stderr
     left = folders / "data" / "dflash-tui" / "engines"
     assert [path.name for path in left.iterdir() if path.is_dir()] == []
 

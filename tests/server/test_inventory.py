@@ -22,7 +22,6 @@ from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle
 from tests import ROOT
-from tests.patching.conftest import CPU_FILE, PUBLISHED
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.preflight_situations import DESKTOP, engine_in, situation
@@ -75,12 +74,6 @@ def test_what_an_engine_holds(demo_engine):
 
 
 @pytest.mark.vllm
-def test_the_recorded_file_is_that_of_the_engine(demo_engine):
-    """What the tests of patches change is what the wheel of vLLM 0.32.0 for CPUs has."""
-    assert (demo_engine.vllm_package / CPU_FILE).read_bytes() == PUBLISHED.read_bytes()
-
-
-@pytest.mark.vllm
 def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, own_engine_data):
     """It is listed, found by its folder and forgotten again; no file of it is touched."""
     folder = own_engine_data / "dflash-tui" / "engines" / Path(demo_engine.folder).name
@@ -111,19 +104,6 @@ def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, o
     assert "nothing in it" in removed.stderr
     assert inventory.list_engines() == []
     assert listing(folder) == before
-
-
-def test_adopting_writes_nothing_into_an_environment(tmp_path, folders, monkeypatch):
-    folder = imitation(tmp_path / "theirs", "0.26.0+cu130")
-    # Python runs such lines when it starts, and writes byte code beside what they import.
-    (engines.find_site_packages(folder) / "hook.py").write_text("")
-    (engines.find_site_packages(folder) / "hook.pth").write_text("import hook\n")
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    before = listing(folder)
-    assert "never written to" in dflash("adopt", str(folder)).stderr
-    assert listing(folder) == before
-    [engine] = inventory.list_engines()
-    assert (engine.adopted, engine.vllm, engine.distribution) == (True, "0.26.0", "vllm")
 
 
 def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
@@ -271,17 +251,15 @@ def test_what_is_being_installed_is_left_alone(folders, snapshot):
     assert not half.exists()
 
 
-@pytest.mark.parametrize("line", ["version = 3.13.1", "version_info = 3.13.1.final.0"])
-def test_an_environment_that_was_made_again_with_another_python(tmp_path, line, snapshot):
+def test_an_environment_that_was_made_again_with_another_python(tmp_path):
     """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
     for minor in (9, 11, 13, 14):
         (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
-    (tmp_path / "pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.13.1\n")
     assert engines.find_site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(EngineError):
         engines.find_site_packages(tmp_path)
-    assert caught.value.what.removeprefix(str(tmp_path)) == snapshot
 
 
 def test_an_environment_that_cannot_be_asked(tmp_path, snapshot):

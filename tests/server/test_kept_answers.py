@@ -1,8 +1,5 @@
 """Answers that an experiment keeps and compares, on an engine that is a process and nothing more."""
 
-import subprocess
-import sys
-
 import pytest
 
 from dflash_tui.benchmark.sse import Answer
@@ -10,10 +7,9 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import OutputVerdict
 from dflash_tui.experiments.design import KeptAnswer
 from tests import DATA
-from tests.support import fake_engine
+from tests.support import command_line, fake_engine
 from tests.support.fake_runs import free_port
 
-DFLASH = (sys.executable, "-m", "dflash_tui")
 SUITE = DATA / "two-prompts.yaml"
 HELLO = "Hello there, this is speculative."
 
@@ -24,17 +20,15 @@ def port() -> int:
 
 
 def dflash(*words: str, code: int = 0) -> str:
-    command = [*DFLASH, *words, "--suite", str(SUITE), "--yes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == code, done.stderr
-    return done.stdout
+    return command_line.run(*words, "--suite", str(SUITE), "--yes", code=code).stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("nothing_left")
 def test_verify_output_tells_by_its_exit_code(port):
     """A server that answers one character too many with speculation is caught; one that does not is let through."""
     fake_engine.make(port, {7: ["adds=!"]})
-    out = dflash("verify-output", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", code=7)
+    out = dflash("verify", "--lossless", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", code=7)
     assert "from token 34 on" in out
     assert "tok/s" not in out
     design = store.find_experiment()
@@ -51,7 +45,7 @@ def test_verify_output_tells_by_its_exit_code(port):
     assert (len(kept), texts) == (2 * 6, {HELLO, f"{HELLO}!"})
     assert (folder / "answers.jsonl").stat().st_mode & 0o777 == 0o600
     assert dflash(
-        "verify-output", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", "--num-speculative-tokens", "4"
+        "verify", "--lossless", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", "--num-speculative-tokens", "4"
     )
 
 

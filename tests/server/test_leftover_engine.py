@@ -66,18 +66,18 @@ def test_the_engine_that_has_the_port_is_named(left, words, capsys):
         owner = lifecycle.port_owner(run.plan.port)
         assert f"pid {engine}" in owner
         assert run.id in owner
-        assert f"dflash-tui orphans {engine}" in owner
+        assert f"dflash-tui stop --orphans {engine}" in owner
         request = LaunchRequest(recipe="demo-cpu", port=run.plan.port)
         with pytest.raises(UsageError) as refused:
             session._admit(planner.plan_launch(request, GpuProbe()), print, "")
         assert f"pid {engine}" in refused.value.what
         assert main(["stop"]) == 2
-        assert "dflash-tui orphans" in capsys.readouterr().err
-        assert main(["orphans", "--json"]) == 0
+        assert "dflash-tui stop --orphans" in capsys.readouterr().err
+        assert main(["stop", "--orphans", "--json"]) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         [row] = [row for row in rows if row["pid"] == engine]
         assert row["port"] == (run.plan.port if words == "listens" else None)
-        assert main(["orphans", str(engine), "--yes"]) == 0
+        assert main(["stop", "--orphans", str(engine), "--yes"]) == 0
         assert lifecycle.find_free_port(run.plan.port) == run.plan.port
     finally:
         for process in server_process.list_processes(run):

@@ -121,16 +121,6 @@ async def test_a_changed_source_is_inspected_anew(plan, engine):
     assert model_inspection.list_uninspected(plan, engine) == []
 
 
-async def test_another_cache_root_is_filled_for_itself(plan, engine, tmp_path):
-    """And one that was emptied is filled again."""
-    await prepared(plan, engine)
-    other = replace(plan, env={"VLLM_CACHE_ROOT": str(tmp_path / "other")})
-    assert len(model_inspection.list_uninspected(other, engine)) == 2
-    for entry in (Path(plan.env["VLLM_CACHE_ROOT"]) / "modelinfos").glob("*"):
-        entry.unlink()
-    assert len(model_inspection.list_uninspected(plan, engine)) == 2
-
-
 async def test_a_failure_is_a_line_and_is_remembered(plan, engine):
     """The launch goes on; the next one of this engine does without, until somebody asks for it by name."""
     source(engine, "qwen3_dflash.py").write_text("raise ImportError('no kernel for this')\n")
@@ -144,27 +134,11 @@ async def test_a_failure_is_a_line_and_is_remembered(plan, engine):
     assert environments.read_failed_measures(Path(engine.folder)) == {}
 
 
-async def test_an_engine_that_does_not_run_is_no_end_of_the_launch(plan, engine):
-    engine.python.unlink()
-    engine.python.write_text("#!/bin/sh\nexit 3\n")
-    engine.python.chmod(0o755)
-    assert [event.done for event in await prepared(plan, engine)] == [False, True]
-
-
-async def test_without_the_measure_nothing_is_inspected(plan, engine):
-    assert await prepared(replace(plan, start=()), engine) == []
-
-
 @pytest.mark.parametrize(
     ("config", "names"),
     [
         ({"architectures": ["DFlashDraftModel"]}, ("DFlashDraftModel",)),
         ({"architectures": ["LagunaForCausalLM"]}, ("DFlashLagunaForCausalLM", "LagunaForCausalLM")),
-        (
-            {"architectures": ["Eagle"], "speculators_model_type": "dflash"},
-            ("DFlashDraftModel", "DFlashEagle", "Eagle"),
-        ),
-        ({"architectures": "x"}, None),
         ([], None),
     ],
 )

@@ -1,26 +1,21 @@
 """This program brought to another host, which another home folder plays: installed whole, or not at all."""
 
 import asyncio
-import fcntl
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from dflash_tui import __version__
-from dflash_tui.common import paths
-from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.peers import agent, far_program, transport
+from dflash_tui.common.errors import DflashError
+from dflash_tui.peers import far_program, transport
 from dflash_tui.peers.connection import open_connection
-from dflash_tui.peers.far_installer import MARK
 from dflash_tui.peers.transport import NeedsProgram
-from tests.support import escapes, tiny_wheels
+from tests.support import tiny_wheels
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import make_two_hosts
@@ -106,25 +101,10 @@ def test_a_python_that_will_not_do_is_named(far, first, kind):
     assert not far.data.exists()
 
 
-def test_a_folder_that_cannot_be_written(far):
-    (far.folder / ".local").touch()
-    error = refusal()
-    assert error.what == told("write")
-    assert ".local" in error.evidence
-
-
 def test_a_wheel_that_comes_in_part_is_not_installed(far):
     far.put_ssh("head -c 300000")
     assert refusal().what == told("cut")
     assert not far.data.exists()
-
-
-def test_two_at_a_time_are_one(far):
-    far.data.mkdir(parents=True)
-    with (far.data / "program.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert refusal().what == told("busy")
-    assert far.list_programs() == []
 
 
 @pytest.fixture
@@ -137,6 +117,7 @@ def silent_index(far) -> Iterator[socket.socket]:
         yield server
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_one_that_is_given_up_in_its_middle(far, silent_index):
     """Pip is ended there, too."""
 
@@ -166,46 +147,12 @@ def test_nothing_is_left_of_one_whose_other_side_is_killed(far, silent_index):
     connection.close()
 
 
-def test_a_far_side_that_lies_is_found_out(far):
-    """It says that it installed something, and has nothing."""
-    far.put_answer(f"echo Welcome; echo {MARK} nonsense; echo {MARK} installed /evil $(printf '\\033[2J'); sleep 60")
-    assert escapes.acting(install()) == set()
-    far.put_answer("exit 127")
-    with pytest.raises(NeedsProgram):
-        asyncio.run(connect())
-
-
-@pytest.mark.parametrize("script", ["exit 0", "exit 127"])
-def test_host_that_says_nothing(far, script):
-    far.put_answer(script)
-    with pytest.raises(DflashError) as error:
-        install()
-    assert not isinstance(error.value, NeedsProgram)
-
-
-def test_a_host_that_is_not_reached_is_said_as_ever(far):
-    far.put_answer("echo 'ssh: Could not resolve hostname spark-b: Name or service not known' >&2; exit 255")
-    refusal(UsageError)
-
-
 def test_nothing_secret_goes_along(far, tmp_path, monkeypatch):
     """Neither in the variables of ssh nor in what is sent."""
     monkeypatch.setenv("HF_TOKEN", "planted-4711-secret-token")
     far.put_answer(f"env >{tmp_path}/said; cat >>{tmp_path}/said & read line; exit 255")
     refusal()
     assert "planted" not in (tmp_path / "said").read_text(errors="replace")
-
-
-@pytest.mark.parametrize("word", ["$(x)", "a b", ""])
-def test_a_word_that_a_shell_would_read_is_refused(word):
-    with pytest.raises(ValueError, match=re.escape(repr(word))):
-        transport.build_install_command("spark-b", "1", word)
-
-
-def test_a_program_knows_whether_it_was_installed_like_this(folders):
-    data = paths.data_folder()
-    places = [data / "program-x", data / "engines" / "program-x", data / "programs", Path(sys.prefix)]
-    assert [agent._is_own_program(place) for place in places] == [True, False, False, False]
 
 
 @pytest.mark.long

@@ -3,12 +3,10 @@
 import asyncio
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +14,7 @@ import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
-from dflash_tui.common.errors import PreflightFailed, UsageError
+from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import session
 from dflash_tui.launch.planner import plan_launch_here
 from dflash_tui.machine import processes
@@ -121,15 +119,6 @@ def test_a_gpu_is_free_again_when_its_server_listens(on_gpus):
     assert result(on_gpus("h100"))[0] == 0
 
 
-def test_a_gpu_is_free_again_when_its_server_is_gone(on_gpus):
-    """A server that dies while it starts claims nothing."""
-    assert result(on_gpus("h100"))[0] == 0
-    (run,) = registry.list_runs()
-    os.kill(run.pid, signal.SIGKILL)
-    wait_until(lambda: not server_process.is_alive(run))
-    assert result(on_gpus("h100"))[0] == 0
-
-
 def test_what_a_killed_launch_had_reserved_is_free(on_gpus):
     """While it prepares, others are refused; killed, it reserves nothing, and what it left is cleared away."""
     first = on_gpus("h100", "hold")
@@ -202,29 +191,6 @@ def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     assert instead in shown.err
 
 
-@pytest.mark.parametrize("ask", [lifecycle.find_free_port, lifecycle.port_owner])
-def test_a_port_is_never_free_while_its_launch_becomes_a_run(launch, monkeypatch, ask):
-    """A launch gives up its reservation once its server is recorded: at whatever moment, one of both is seen."""
-    run = launch("deaf")
-    file = run.folder / registry.RUN_FILE
-    aside = run.folder / "aside"
-    file.rename(aside)
-    holder = os.getppid()
-    reserved = record(run.plan.port, holder, processes.read_process_identity(holder))
-
-    def look_and_hand_over(look):
-        seen = look()
-        if aside.exists():
-            aside.rename(file)
-            reserved.unlink()
-        return seen
-
-    for module, name in ((registry, "list_runs"), (reservation, "list_reservations")):
-        monkeypatch.setattr(module, name, partial(look_and_hand_over, getattr(module, name)))
-    assert str(ask(run.plan.port)) not in {str(run.plan.port), "another program"}
-    assert file.exists()
-
-
 def test_an_experiment_keeps_its_port_between_its_boots():
     """Who launches beside it gets another one; a second experiment on it is refused by name, and then it is free."""
     plan = made(free_port(18_960))
@@ -257,15 +223,6 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
     passed = f"{plan.port} is held by {listener}, {plan.port + 1} by {holder}"
     assert [line.partition(";")[0] for line in lines] == [f"port {passed}"]
     assert lifecycle.describe_passed_ports(plan.port, plan.port + 9).count(" by ") == 3
-
-
-def test_an_experiment_is_offered_no_option_that_it_lacks(monkeypatch):
-    """`up` takes --force where somebody else starts on the GPU, and an A/B does not: its figures would be wrong."""
-    monkeypatch.setattr(session, "find_gpu_claim", lambda _plan: "x is starting on it")
-    with pytest.raises(PreflightFailed) as error, session.reserve_experiment("A/B", [made(free_port(18_965))]):
-        pass
-    assert "--force" not in error.value.hint
-    assert list_files() == []
 
 
 async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):

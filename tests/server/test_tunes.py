@@ -16,6 +16,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from tests import DATA
 from tests.support import command_line, fake_engine
+from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.waiting import wait_until
@@ -34,10 +35,8 @@ def port() -> int:
     return free_port(18_600)
 
 
-def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*TUNE, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == code, done.stderr
-    return done
+def run(*words: str, code: int = 0) -> Said:
+    return command_line.run("tune", *words, code=code)
 
 
 def begin(*words: str) -> Design:
@@ -117,6 +116,7 @@ def test_a_stopped_tune_says_what_is_best_until_then(port):
     assert f"dflash-tui tune resume {design.id}" in told.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
     """The tune goes on without anybody, and can be followed again."""
     fake_engine.make(port, {**WORDS, 2: ["sleepy"]})
@@ -135,6 +135,7 @@ def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
     run("stop", design.id)
 
 
+@pytest.mark.long
 def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
     folder = fake_engine.make(port, {7: ["broken"]})
     told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", code=6).stderr
@@ -142,6 +143,7 @@ def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
     assert fake_engine.launches(folder) == 2
 
 
+@pytest.mark.long
 def test_a_short_budget_says_what_it_would_need_once_a_boot_is_known(port):
     """The first tune ends after its only boot; the second knows what a boot takes."""
     fake_engine.make(port, WORDS)

@@ -47,9 +47,9 @@ def test_a_detached_launch_tells_whether_the_server_is_gone_already(port, ends, 
     assert ("nothing works today" in capsys.readouterr().err) is ends
 
 
-@pytest.mark.parametrize("words", [("--wait",), ("--detach", "--bench")], ids=" ".join)
-def test_who_waits_returns_when_it_is_ready(port, words):
+def test_who_waits_returns_when_it_is_ready(port):
     """The server has answered a request by then, with --bench been measured, and goes on."""
+    words = ("--detach", "--bench")
     fake_engine.make(port)
     done = up(*words)
     run = registry.find_run()
@@ -61,7 +61,7 @@ def test_who_waits_returns_when_it_is_ready(port, words):
 
 @pytest.mark.parametrize(
     ("behaviour", "words"),
-    [("broken", ("--wait",)), ("refuse", ("--wait", "--detach", "--json")), ("broken", ("--bench", "--detach"))],
+    [("refuse", ("--wait", "--detach", "--json")), ("broken", ("--bench", "--detach"))],
 )
 def test_who_waits_is_told_that_it_failed(port, behaviour, words):
     """Whether it never comes up, or comes up and cannot generate."""
@@ -73,11 +73,10 @@ def test_who_waits_is_told_that_it_failed(port, behaviour, words):
     assert ("nothing works today" if behaviour == "broken" else "HTTP 400") in done.stderr
 
 
-@pytest.mark.parametrize("words", [("--wait",), ("--bench", "--detach")])
-def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port, words):
+def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port):
     """Who stops it from elsewhere makes no success of it."""
     fake_engine.make(port, launches={0: ["deaf"]})
-    with subprocess.Popen([*UP, *words], stdout=PIPE, stderr=PIPE, stdin=DEVNULL, text=True) as waiting:
+    with subprocess.Popen([*UP, "--bench", "--detach"], stdout=PIPE, stderr=PIPE, stdin=DEVNULL, text=True) as waiting:
         wait_until(registry.list_runs)
         subprocess.run([*DFLASH, "stop"], check=True, capture_output=True)
         _, err = waiting.communicate(timeout=240)
@@ -85,8 +84,8 @@ def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port, words):
     assert f"{registry.find_run().id} was stopped" in err
 
 
-@pytest.mark.parametrize("word", ["--wait", "--detach"])
-def test_who_owns_the_server_does_not_return_before_it(word):
+def test_who_owns_the_server_does_not_return_before_it():
+    word = "--wait"
     done = subprocess.run(
         [*DFLASH, "up", "demo-cpu", "--foreground", word], capture_output=True, text=True, check=False
     )

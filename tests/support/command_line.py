@@ -1,6 +1,11 @@
 """What the command line makes of its words: launches as they are planned here, and experiments."""
 
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import NamedTuple
+
 from dflash_tui.cli.commands.experiments import read_experiment_request
+from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.experiments import builder
@@ -17,3 +22,18 @@ def planned(*words: str) -> PlannedLaunch:
 def experiment(*words: str) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the experiment that `dflash-tui ab` with these words begins."""
     return builder.build_experiment(read_experiment_request(build_parser().parse_args(["ab", *words])))
+
+
+class Said(NamedTuple):
+    """What a command has printed."""
+
+    stdout: str
+    stderr: str
+
+
+def run(*words: str, code: int = 0) -> Said:
+    """Run `dflash-tui` with these words in this process, which is to end with that exit code."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main([*words]) == code, err.getvalue()
+    return Said(out.getvalue(), err.getvalue())

@@ -106,6 +106,11 @@ def lose_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(paths.cache_folder() / "empty"))
 
 
+def restore_models() -> None:
+    """Make the folder of models again."""
+    Path(command_line.planned(RECIPE).plan.models_folder).mkdir(parents=True)
+
+
 def launches(folder: Path) -> int:
     """Return how often the engine was launched."""
     counted = folder / "launches"

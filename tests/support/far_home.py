@@ -8,7 +8,7 @@ from pathlib import Path
 from tests import ROOT
 
 # What the far shell finds besides Python.
-_TOOLS = ("sh", "sleep", "cat", "head", "tar", "rsync")
+_TOOLS = ("sh", "sleep", "cat", "head", "true", "rsync")
 # Runs the words after the host as sshd would: what is there goes on when ssh is killed, and sees its stdin end.
 _SSH = """\
 #!/bin/sh

@@ -36,6 +36,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.monitoring.foreign_server import FoundServer
 from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.planning.derivation.catalogue import CatalogueModel, CataloguePair
 from dflash_tui.planning.memory import MemoryEstimate
@@ -192,7 +193,7 @@ _VERSIONS = dict.fromkeys(
     (
         "ab", "attach", "bench", "engine adopt", "engine inspect", "engine install", "engine list", "patch apply",
         "patch revert", "patch status", "plan", "recipes add", "recipes check", "recipes import", "replay", "report",
-        "service", "tune", "up", "verify-output",
+        "service", "tune", "up", "verify --lossless",
     ),
     2,
 )  # fmt: skip
@@ -211,18 +212,18 @@ FORMATS: dict[str, JsonFormat] = {
         "tune": _TRIED,
         "tune keep": [WrittenFile],
         "verify": [Verification],
-        "verify-output": _TRIED,
+        "verify --lossless": _TRIED,
         "report": [ExperimentReport, RunReport, ImportedResult],
-        "ps": [ServerLine],
+        "ps": [ServerLine, FoundServer],
         "runs": [ServerLine],
         "runs prune": [PrunedRun],
         "logs": [LogText],
         "stop": [StoppedServer],
         "why": [Postmortem, LogExplanation],
-        "client": [ClientLine],
+        "ps --for": [ClientLine],
         "chat": [chat.Turn],
-        "orphans": [OrphanLine],
-        "history": [RecordedStart],
+        "stop --orphans": [OrphanLine],
+        "runs history": [RecordedStart],
         "export": [WrittenFile],
         "service": [UnitText],
         "plan": [PlanLine],

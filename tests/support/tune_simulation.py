@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.experiments import tune_candidates, tune_schedule, variation
+from dflash_tui.experiments import tune_schedule, variation
 from dflash_tui.experiments.builder import are_alike
 from dflash_tui.experiments.design import Arm, Boot, BootEnded, Design, ExperimentFinished, Happened, Tuning
 from dflash_tui.experiments.progress import Progress, fold_progress
-from dflash_tui.experiments.tune_candidates import Candidate, Proposal
+from dflash_tui.experiments.tune_schedule import Candidate, Proposal
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchRequest
 from tests.support.boot_factories import KINDS, boot, plan, request
@@ -55,15 +55,13 @@ def an_arm(asked: LaunchRequest, published: LaunchRequest) -> Arm:
         mode=asked.mode or Mode.EAGER,
         num_speculative_tokens=tokens,
     )
-    return Arm(tune_candidates.name_setting(published, asked), asked, planned)
+    return Arm(tune_schedule.name_setting(published, asked), asked, planned)
 
 
-def propose(axis: str, best: Arm, known: Sequence[Arm], worse: Sequence[Arm]) -> Proposal:
-    """Propose candidates as `tune_candidates.propose_candidates` does, without a recipe."""
+def propose(axis: str, best: Arm, known: Sequence[Arm]) -> Proposal:
+    """Propose candidates as `tune_schedule.propose_candidates` does, without a recipe."""
     proposal = Proposal([], {})
     for changes in variation.parse_variation(axis, least=1).arms.values():
-        if any(one.request.with_changes(changes) == one.request for one in worse):
-            continue
         arm = an_arm(best.request.with_changes(changes), known[0].request)
         if not any(are_alike(arm, one) for one in (*known, *(each.arm for each in proposal.candidates))):
             proposal.candidates.append(Candidate(arm, None))  # type: ignore[arg-type] # nobody launches it

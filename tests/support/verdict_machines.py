@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from dflash_tui.benchmark.stats import ArmDifference, BootLogs, PromptCell, compare_arms
 from dflash_tui.experiments import variation
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, Verdict
+from dflash_tui.experiments.analysis.stats import ArmDifference, BootLogs, PromptCell, compare_arms
 from tests.support.boot_factories import KINDS, boot, design, modes, plan, request
 
 PROMPTS, BETWEEN_PROMPTS, BETWEEN_REQUESTS = 7, 0.16, 0.025

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
@@ -66,18 +65,16 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
         assert not recorded.samples.exists()
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_requests_are_seen_as_they_come(size):
+async def test_requests_are_seen_as_they_come():
     running(a_design(), stage="round")
     panel = app(now=NOW)
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await opened(pilot, a_design().id, "  measuring")
         await shows(pilot, "S Stop", "cold ", "Math ", "? Help", "q Quit")
         assert "r Resume" not in text(panel)
 
 
-@pytest.mark.parametrize("size", [(120, 36), (60, 20)])
-async def test_one_that_stopped_says_why_and_how_it_goes_on(size):
+async def test_one_that_stopped_says_why_and_how_it_goes_on():
     design = a_design()
     made = boots(design, (10.0, 18.5))
     written(
@@ -85,7 +82,7 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on(size):
         [*told(design, made[:2]), BootBegan(BASE + 900, 2, 1, "x"), ExperimentHalted(BASE + 990, f"stopped {HOSTILE}")],
     )
     panel = app(now=NOW)
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(60, 20)) as pilot:
         await opened(pilot, design.id, "■ A/B HALTED")
         await shows(pilot, "nothing runs", f"\n stopped {HOSTILE[:9]}", "halted: stopped [/] [red]evil")
         assert "preparing" not in text(panel)
@@ -124,12 +121,11 @@ async def test_the_end_leads_to_the_verdict_and_back():
         await wait_for(pilot, lambda: "▲ compile is faster" in text(panel))
 
 
-@pytest.mark.parametrize("size", [(200, 60), (120, 36), (80, 24)])
-async def test_the_verdict_comes_first_then_arms_prompts_and_starts(size):
+async def test_the_verdict_comes_first_then_arms_prompts_and_starts():
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
     panel = app(now=NOW)
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await opened(pilot, report.design.id, "is faster than eager: 1.8")
         await shows(pilot, "real model's figures", "● A eager")
         assert text(panel).index("▲ compile is faster") < text(panel).index("● A eager")

@@ -20,7 +20,6 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.doctor import Doctor
-from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings
 from tests.support.fake_runs import free_port
@@ -64,7 +63,7 @@ async def test_an_ended_run_is_replayed():
     run.record(Exited(run.started_at + 160, 1))
     panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "(exit code 1)", "up in 1:2")
+        await shows(pilot, "(exit code 1)", "decode tok/s · ")
         assert len(panel.run_screen.view.state.requests) == 6
 
 
@@ -167,18 +166,6 @@ async def test_nobody_insists_on_what_would_be_refused_anyway(monkeypatch):
         assert isinstance(panel.screen, Doctor)
         assert not panel.screen.query_one(Input).display
         assert " F " not in text(panel)
-
-
-async def test_the_checks_can_be_looked_at_and_left():
-    panel = app({"toy": a_recipe(build=BUILD)})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        await pilot.press("d")
-        await shows(pilot, "none failed", "✓ memory:")
-        await pilot.press("F")  # nothing is being launched here
-        assert "because" not in text(panel)
-        await pilot.press("escape")
-        assert isinstance(panel.screen, LaunchScreen)
 
 
 async def test_a_taken_port_is_moved_and_said():

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.derivation import catalogue
@@ -86,34 +84,11 @@ async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
         assert rows.choice.suited(rows.chosen).suits is Suitability.NO
 
 
-@pytest.mark.parametrize(
-    ("hardware", "name"),
-    [
-        (Hardware.RTX_5090_LAPTOP, "gemma-4-26b-a4b"),  # which the guide names, not what fits by arithmetic alone
-        (Hardware.GB10, "gemma-4-31b"),  # 2.79 times as fast as without speculation; gemma-4-26b-a4b was slower
-    ],
-)
-async def test_of_those_that_nobody_reported_one_with_a_published_gain_stands_first(hub, hardware, name):
-    panel = panel_on(GpuProbe((a_gpu(hardware),)))
+async def test_of_those_that_nobody_reported_one_with_a_published_gain_stands_first(hub):
+    panel = panel_on(GpuProbe((a_gpu(Hardware.GB10),)))
     async with panel.run_test(size=(120, 36)) as pilot:
         rows = panel.screen.query_one(RecipeList)
-        await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == name)
-
-
-async def test_the_recipe_that_the_filter_found_stays_highlighted_without_it(hub):
-    panel = panel_on(GpuProbe((CARD,)))
-    async with panel.run_test(size=(120, 36)) as pilot:
-        rows = panel.screen.query_one(RecipeList)
-        await wait_for(pilot, lambda: bool(rows.folded))
-        every = rows.visible_names
-        await pilot.press("slash", *"qwen3-coder", "enter")
-        await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "qwen3-coder-next")
-        await pilot.press("escape")
-        await wait_for(pilot, lambda: rows.visible_names == every)
-        assert rows.chosen is rows.entries["qwen3-coder-next"]
-        rows.choose("qwen3.8-27b")
-        await pilot.pause()
-        assert rows.chosen is rows.entries["qwen3.8-27b"]
+        await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "gemma-4-31b")
 
 
 async def test_enter_on_a_pair_makes_a_recipe_of_it(hub):

@@ -11,7 +11,6 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 
 from dflash_tui.common.formatting import draw_bar
-from dflash_tui.tui.widgets.basic import fold_phases
 from dflash_tui.tui.widgets.chart import Chart, ChartLine, choose_ticks, fit_columns, round_axis_limit, split_line
 
 _FUZZ = """
@@ -82,19 +81,6 @@ def test_an_axis_ends_at_a_round_number():
 
 def test_a_bar_is_exact_to_an_eighth():
     assert [draw_bar(share, 4) for share in (0, 0.5, 0.53, 1, 7)] == ["", "██", "██▏", "████", "████"]
-
-
-def test_phases_without_room_become_other():
-    phases = [("import", 12.0), ("weights", 415.0), ("kv cache", 2.0), ("compile", 314.0), ("api", 3.0)]
-    wide, narrow = fold_phases(phases, 118), fold_phases(phases, 40)
-    assert [label for label, _ in wide] == ["import 12 s", "weights 6:55", "kv cache 2 s", "compile 5:14", "api 3 s"]
-    assert [label for label, _ in narrow] == ["weights 6:55", "compile 5:14", "other 17 s"]
-    assert (sum(cells for _, cells in wide), sum(cells for _, cells in narrow)) == (118, 40)
-
-
-def test_phases_in_no_room_at_all_do_not_fail():
-    assert fold_phases([], 10) == []
-    assert fold_phases([("import", 1.0)], 0) == [("other 1 s", 10)]
 
 
 def test_an_axis_is_labelled_with_round_numbers():

@@ -3,11 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from textual.pilot import Pilot
-from textual.visual import VisualType
 from textual.widgets import Input, Static
-from textual.worker import WorkerCancelled
 
 from dflash_tui.benchmark.chat import Conversation, Part, PieceSink, ToolCall, Turn
 from dflash_tui.events import RequestDone
@@ -164,75 +161,3 @@ async def test_of_an_answer_of_empty_lines_the_last_thousand_are_drawn(launch):
         await say(pilot, "hi")
         await shows(pilot, "end", "tokens in")
         assert screen.query_one("#talk").virtual_size.height < 1100
-
-
-async def test_the_end_is_followed_whichever_comes_first_the_layout_or_the_next_part(launch, monkeypatch):
-    """On a busy machine all of an answer was laid out before the panel looked whether it was at its end."""
-    monkeypatch.setattr(ChatScreen, "call_after_refresh", lambda *_, **__: None)
-    run = launch("adds=" + "\n" * 200 + "end")
-    async with talk_with(run, (80, 24)) as (pilot, panel, screen):
-        await say(pilot, "hi")
-        await shows(pilot, "end", "tokens in")
-        await pilot.press("pageup", "pageup")
-        await wait_for(pilot, lambda: "tokens in" not in text(panel))
-        screen.draw()
-        await pilot.pause()
-        assert "tokens in" not in text(panel)
-        await say(pilot, "and now?")
-        await shows(pilot, "end", "tokens in")
-
-
-async def test_an_answer_that_is_broken_off_while_the_panel_closes_is_no_error(launch, monkeypatch):
-    """Its worker is cancelled when the parts of the screen may be gone."""
-    run = launch("adds=more", "pace=30")
-    async with talk_with(run, (80, 24)) as (pilot, panel, screen):
-        await say(pilot, "hi")
-        await wait_for(pilot, lambda: screen.answering)
-        await screen.query_one("#talk").remove()
-        monkeypatch.setattr(panel, "_running", False)
-        screen.action_stop()
-        assert screen._answering
-        with pytest.raises(WorkerCancelled):
-            await screen._answering.wait()
-        monkeypatch.undo()
-
-
-async def test_what_is_drawn_at_once_of_an_answer_without_an_end_is_bounded(monkeypatch):
-    """So much as some screens have, and of the part alone that grew; once it is over more."""
-    drawn: list[str] = []
-    update = Static.update
-
-    def count(part: Static, content: VisualType = "", *, layout: bool = True) -> None:
-        if part.parent and part.parent.id == "talk":
-            drawn.append(str(content))
-        update(part, content, layout=layout)
-
-    async def stream(talk: Conversation, line: str, show: PieceSink | None) -> Turn:
-        assert show
-        for number in range(40):
-            show(Part.THINKING, "思 a\u0301 \n" * 500)
-            show(Part.THINKING, f"thought {number}. ")
-            screen.draw()
-        show(Part.ANSWER, "x" * 50_000)
-        screen.draw()
-        whole.append(len(drawn))
-        return Turn("x", "", (), RequestDone(1.0, "Chat", tokens=96, ttft=0.21, total=1.31))
-
-    whole: list[int] = []
-    monkeypatch.setattr(Static, "update", count)
-    monkeypatch.setattr(Conversation, "ask", stream)
-    monkeypatch.setattr(server_process, "is_alive", lambda _: True)
-    panel = app()
-    async with panel.run_test(size=(80, 24)) as pilot:
-        panel.run_screen.view.begin(a_run())
-        await pilot.press("4")
-        screen = await talking(pilot)
-        await say(pilot, "hi")
-        await shows(pilot, "96 tokens")
-    [growing] = whole
-    assert growing == 41
-    assert max(map(len, drawn[:growing])) < 4100
-    assert max(text.count("\n") for text in drawn[:growing]) < 200
-    assert [text.endswith(f"thought {number}. ") for number, text in enumerate(drawn[: growing - 1])] == [True] * 40
-    thoughts, answer = drawn[growing:]
-    assert (thoughts.count("\n"), len(answer)) == (999, 20_001)

@@ -26,9 +26,7 @@ def on(*cards: Gpu) -> LaunchSelection:
     [
         (Hardware.H200, "qwen3.5-27b", Suitability.YES),
         (Hardware.GB10, "laguna-xs-2.1", Suitability.MAYBE),
-        (Hardware.RTX_5090_LAPTOP, "gemma-4-26b-a4b", Suitability.YES),
         (Hardware.RTX_5090_LAPTOP, "qwen3.5-27b", Suitability.NO),
-        (Hardware.RTX_5090_LAPTOP, "demo-cpu", Suitability.YES),
     ],
 )
 def test_a_recipe_suits_or_not(hardware, name, suits):

@@ -31,10 +31,7 @@ async def test_a_key_takes_the_setting_that_a_fix_names():
     ("changes", "key", "words"),
     [
         (LaunchChanges(settings={"a": "0.7", "b-c": "2"}), "o", "`o` a=0.7 b-c=2"),
-        (LaunchChanges(port=8001), "o", "`o` port 8001"),
-        (LaunchChanges(profile="stock"), "s", "`s` stock"),
         (LaunchChanges(variant="x"), "v", "`v` x"),
-        (LaunchChanges(vllm="0.32.0"), "", "--vllm 0.32.0"),
     ],
 )
 def test_a_change_is_said_by_its_key(changes, key, words):

@@ -49,10 +49,9 @@ async def look(pilot, model: str) -> None:
     await pilot.press("enter")
 
 
-@pytest.mark.parametrize("size", [(60, 20), (120, 36)], ids=["60x20", "120x36"])
-async def test_the_chosen_drafter_becomes_a_recipe(asked, size):
+async def test_the_chosen_drafter_becomes_a_recipe(asked):
     panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(60, 20)) as pilot:
         await look(pilot, "owner/big")
         await shows(pilot, "z/big-DFlash", "dflash, vLLM ≥ 0.28.0", HOSTILE, "gated")
         await pilot.press("enter")

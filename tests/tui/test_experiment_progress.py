@@ -29,9 +29,7 @@ def standing(*happened, now: float = BASE):
     return fold_progress(DESIGN, happened, due=10, driven=True, now=now)
 
 
-@pytest.mark.parametrize(
-    "outlook", [UNKNOWN, BEFORE, STARTS, PART, None], ids=["unknown", "boots", "starts", "a start", "unread"]
-)
+@pytest.mark.parametrize("outlook", [BEFORE, PART], ids=["boots", "a start"])
 def test_the_rest_is_told_from_the_first_second_on(outlook, snapshot):
     """What is unknown of an arm makes it a least."""
     assert render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), outlook, BASE, 120).plain == snapshot
@@ -42,9 +40,7 @@ def test_a_boot_that_takes_longer_than_those_of_the_other_arm_ends_the_estimate(
     assert render_left(standing(*events), UNKNOWN, BASE, 120).plain == snapshot
 
 
-@pytest.mark.parametrize(
-    ("over", "outlook"), [(0, STARTS), (0, PART), (3, UNKNOWN)], ids=["a start", "a start of one arm", "the last boot"]
-)
+@pytest.mark.parametrize(("over", "outlook"), [(0, STARTS), (3, UNKNOWN)], ids=["a start", "the last boot"])
 def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
     """A start took no longer before, or a boot of the same arm: how much is left is then unknown, and not nothing."""
     design = replace(DESIGN, order=(0, 1, 0, 1) if over else (1,))
@@ -56,23 +52,20 @@ def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
     assert render_left(progress, outlook, BASE, 120).plain == snapshot
 
 
-@pytest.mark.parametrize("width", [56, 76, 96, 116, 196])
+@pytest.mark.parametrize("width", [56, 116])
 def test_what_is_left_is_said_in_whole_parts(width):
     """A part that has no room is left out, and none is cut."""
     shown_line = render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), BEFORE, BASE, width).plain
     assert ("…" in shown_line, len(shown_line) <= width, " left" in shown_line) == (False, True, True)
 
 
-@pytest.mark.parametrize("outlook", [UNKNOWN, BEFORE, STARTS], ids=["unknown", "boots", "starts"])
-def test_a_boot_that_is_over_counts_before_what_was(outlook, snapshot):
+def test_a_boot_that_is_over_counts_before_what_was(snapshot):
     """Starts alone are no estimate beside a whole boot."""
     over = told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1])
-    assert render_left(standing(*over), outlook, BASE, 120).plain == snapshot
+    assert render_left(standing(*over), STARTS, BASE, 120).plain == snapshot
 
 
-@pytest.mark.parametrize(
-    ("stage", "requests"), [("", 0), ("cold", 1), ("warm-up", 2), ("round", 3), ("round", 10)], ids=str
-)
+@pytest.mark.parametrize(("stage", "requests"), [("cold", 1), ("round", 3)], ids=str)
 def test_what_is_measured_now_is_said(stage, requests, snapshot):
     events = [RequestMeasured(BASE, 0, stage, a_request("Code", 0, 10.0, 3.0))] * requests if stage else []
     assert describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot

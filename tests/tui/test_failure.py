@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
-from dflash_tui.events import AnyEvent, Autopsy, Exited, LogLine, Problem
+from dflash_tui.events import AnyEvent, Exited, Problem
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
@@ -18,8 +18,8 @@ from dflash_tui.tui.dialogs.doctor import RemedyDialog, plan_relaunch
 from dflash_tui.tui.screens.run import build_player
 from dflash_tui.tui.widgets.run_view import FailurePane
 from tests.support import command_line, recordings
-from tests.tui.conftest import HOSTILE, a_run, recorded
-from tests.tui.panel import app, feed, shows, text, wait_for, words
+from tests.tui.conftest import a_run, recorded
+from tests.tui.panel import app, feed, shows, text, wait_for
 
 DEMO = LaunchRequest("demo-cpu")
 CPU = "cpu-vllm-0.32.0"
@@ -122,26 +122,6 @@ async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
         await wait_for(pilot, lambda: os.environ.get("HF_TOKEN") == "hf_secret")
 
 
-async def test_choosing_again_takes_back_what_was_typed_of_a_token(monkeypatch):
-    """It belongs to the remedy that asked for it."""
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    panel = app(now=1e10)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        run = a_run(request=DEMO)
-        await feed(pilot, run, [Problem(run.started_at, "GatedRepoError: 403", "gated"), Exited(run.started_at + 9, 1)])
-        await pilot.press("f")
-        await shows(pilot, "what changes", "export HF_TOKEN=…; dflash-tui up demo-cpu")
-        await pilot.press("enter", *"hf_sec")
-        entry = panel.screen.query_one(Input)
-        await wait_for(pilot, lambda: entry.value == "hf_sec")
-        await pilot.press("down")
-        await wait_for(pilot, lambda: not entry.display and not entry.has_focus)
-        await pilot.press("up", "enter")
-        await wait_for(pilot, lambda: entry.has_focus)
-        assert entry.value == ""
-        assert "HF_TOKEN" not in os.environ
-
-
 async def test_a_report_is_written_and_copied(folders):
     """U writes a text for the tracker beside the log."""
     panel = app(now=1e10)
@@ -171,20 +151,6 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
         assert panel.clipboard.startswith("# RuntimeError")
 
 
-async def test_a_path_is_no_markup(folders, monkeypatch):
-    """What stands in brackets in the name of a folder is shown."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(folders / "[bold]x"))
-    panel = app(now=1e10)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        run = a_run(request=DEMO)
-        run.folder.mkdir(parents=True)
-        await feed(pilot, run, ended("fail_eagle3_runtime_crash", 0))
-        await wait_for(pilot, lambda: panel.run_screen.view.failure is not None)
-        await pilot.press("u")
-        await wait_for(pilot, (run.folder / "report.md").exists)
-        await wait_for(pilot, lambda: "[bold]x" in words(panel))
-
-
 async def test_keys_of_a_failure_are_only_offered_after_one(live):
     """A healthy server has nothing to fix."""
     panel = app(now=live[1])
@@ -196,17 +162,6 @@ async def test_keys_of_a_failure_are_only_offered_after_one(live):
         panel.run_screen.view.take(Exited(live[1], -9))
         panel.run_screen.view.draw()
         await shows(pilot, "Fix")
-
-
-async def test_hostile_evidence_is_only_text():
-    """A log line with markup, and one that is long, neither colour nor break the pane."""
-    panel = app(now=1e10)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        run = of_demo()
-        line = f"ValueError: {HOSTILE} {'x' * 3000}"
-        end = (Exited(9.0, 1), Autopsy(9.0, (f"NVRM: Xid {HOSTILE}",)))
-        await feed(pilot, run, [LogLine(1.0, line), Problem(1.0, line), *end])
-        assert HOSTILE in words(panel)
 
 
 def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):

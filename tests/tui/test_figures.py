@@ -23,7 +23,6 @@ from dflash_tui.events import (
     HealthChanged,
     LogLine,
     MemorySampled,
-    ProcessorsSampled,
     RequestDone,
     Sampled,
     SpeculationLogged,
@@ -37,8 +36,7 @@ from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render.run import render_log_line, render_startup, render_status
 from dflash_tui.tui.widgets.basic import Positions, Requests
-from dflash_tui.tui.widgets.chart import build_chart_lines, name_load_chart
-from dflash_tui.tui.widgets.figures import Tiles, build_tiles, leave_out
+from dflash_tui.tui.widgets.figures import Tiles, build_speed, build_tiles
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, HOSTILE, a_run, latencies, traffic
 
@@ -52,14 +50,10 @@ def folded(*events) -> RunState:
 
 def shown(state: RunState, now: float, plan: Plan | None = None) -> dict[str, str]:
     tiles = [tile for row in build_tiles(state, plan or a_run().plan, 7, now, 600.0) for tile in row]
+    tiles.append(build_speed(state, now))
     names = [tile.name.split()[0] for tile in tiles]
     assert len(set(names)) == len(names), "two tiles begin with the same word"
     return {name: tile.value for name, tile in zip(names, tiles, strict=True)}
-
-
-def test_each_row_of_tiles_fits_80_columns():
-    for row in build_tiles(folded(), a_run().plan, 7, BASE, 600.0):
-        assert sum(tile.columns for tile in row) <= 80
 
 
 def test_nothing_known_is_dashes():
@@ -67,88 +61,84 @@ def test_nothing_known_is_dashes():
     assert set(values.values()) == {"—"}
 
 
-def test_a_server_without_a_gpu_shows_its_processors():
-    """They stand where there are no published figures: by a plan for the CPU always, else while they are recorded."""
-    state = folded(ProcessorsSampled(BASE, 1.25, 2, 37), MemorySampled(BASE, 2**30, 2**33, "resident"))
-    values = shown(state, BASE + 1)
-    assert (values["processor"], values["memory"], "published" in values) == ("1.2 of 2 cores", "1.0 GiB", False)
-    elsewhere = msgspec.structs.replace(a_run().plan, on_cpu=False)
-    assert "processor" in shown(state, BASE + 1, elsewhere)
-    assert "published" in shown(state, BASE + 60, elsewhere)
-    assert shown(folded(), BASE)["processor"] == "—"
-    lines = build_chart_lines(state, BASE + 1, 120.0, 60)["gpu"][0]
-    assert (lines[0].name, lines[0].values[-1]) == ("1.2 of 2 cores, 37 threads", 62.5)
-    titles = [name_load_chart(state, None), name_load_chart(folded(), elsewhere)]
-    assert [*titles, name_load_chart(folded(), a_run().plan)] == ["CPU %", "GPU %", "CPU %"]
+def test_figures_of_the_window_stand_in_dimmed():
+    """Who opens the screen a minute after the last recorder has its figures at once."""
+    known = folded(*traffic(BASE, 40))
+    tiles = {tile.name: tile for tile in build_tiles(known, a_run().plan, 7, BASE + 110, 120.0)[0]}
+    assert [(tile.value, tile.note, tile.dim) for tile in tiles.values()] == [
+        ("34.4", "in 2 min", True),
+        ("3.60", "in 2 min", True),
+        ("37.1 %", "in 2 min", True),
+        ("9.3", "in 2 min", True),
+    ]
+    assert not build_tiles(known, a_run().plan, 7, BASE + 39, 120.0)[0][0].dim
 
 
-def test_the_mean_of_a_window_is_of_what_the_chart_shows():
-    """Who opens the screen a minute after the last recorder has its figures at once, and keeps them."""
-    state = folded(*traffic(BASE, 40), Sampled(BASE + 115, Counters(0.0)))
-    before = folded(*traffic(BASE, 40))
-    for known in (before, folded(*traffic(BASE, 40), Sampled(BASE + 110, before.readings[-1].counters))):
-        assert min(build_chart_lines(known, BASE + 110, 120.0, 12)["tok_s"][0][0].values[1:4]) > 0
-        tiles = build_tiles(known, a_run().plan, 7, BASE + 110, 120.0)
-        assert {tile.name: tile.note for tile in tiles[0][:2]}["steps/s"] != "— in 2 min"
-    assert build_tiles(state, a_run().plan, 7, BASE + 116, 120.0)[0][1].note == "— in 2 min"  # another server
+def test_the_speed_is_the_median_of_five_requests_and_held():
+    state = folded(*(RequestDone(BASE + at, "Code", 256, 30, 0.2, 2.0, 100.0 + at) for at in range(8)))
+    now, later = (build_speed(state, BASE + after) for after in (8, 79))
+    assert (now.value, now.note, now.dim) == ("105.0", "median of 5", False)
+    assert (later.value, later.note, later.dim) == ("105.0", "1:12 ago", True)
+    running = Sampled(BASE + 70, Counters(1.0, running=1))
+    assert not build_speed(folded(*state.requests, running), BASE + 79).dim
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "value"), [(4, "TTFT median/max", "250/400 ms"), (20, "TTFT median/p95", "1.1/1.9 s")]
+)
+def test_percentiles_come_with_twenty_requests(count, name, value):
+    state = folded(
+        *(RequestDone(BASE, "Code", 256, 30, 0.1 * at + 0.1 + 0.001 * (count == 20), 2.0, 50.0) for at in range(count))
+    )
+    tile = build_tiles(state, a_run().plan, 7, BASE + 1, 600.0)[1][0]
+    assert (tile.name, tile.value, tile.note) == (name, value, f"{count} requests")
+
+
+def test_a_bucket_from_zero_tells_no_time():
+    """Of other clients there is the server's histogram alone."""
+    state = folded(latencies(BASE + 1, 0), latencies(BASE + 2, 40))
+    ttft, tpot = build_tiles(state, a_run().plan, 7, BASE + 3, 600.0)[1][:2]
+    assert (ttft.name, ttft.value, ttft.note) == ("TTFT median/p95", "–/450 ms", "mean 200 ms")
+    assert tpot.value == "18/24 ms"
+
+
+@pytest.mark.parametrize("width", [58, 78])
+def test_tiles_on_a_low_screen_are_left_out_before_they_are_cut(monkeypatch, width):
+    monkeypatch.setattr(Tiles, "size", Size(width, 2))
+    tiles, state = Tiles(), folded(*traffic(BASE, 40), RequestDone(BASE + 39, "Code", 256, 30, 0.2, 2.0, 1234.5))
+    tiles.show(build_speed(state, BASE + 99), build_tiles(state, a_run().plan, 7, BASE + 39, 120.0))
+    lines = str(tiles.render()).splitlines()
+    assert "tok/s 1:00 ago 1234.5" in lines[0]
+    assert ("steps/s" in lines[0], "…" in lines[0]) == (width == 78, False)
 
 
 def test_what_the_log_says_of_speculation_stands_in_for_metrics(snapshot):
     """It is named as the log's, with its age; a reading of /metrics takes its place."""
     logged = SpeculationLogged(BASE, 4.95, 584, 1036)
-    found = {now: build_tiles(folded(logged), a_run().plan, 7, BASE + now, 600.0)[0][2:4] for now in (5, 200)}
+    found = {now: build_tiles(folded(logged), a_run().plan, 7, BASE + now, 600.0)[0][1:3] for now in (5, 200)}
     assert {now: [(tile.value, tile.note, tile.short) for tile in tiles] for now, tiles in found.items()} == snapshot
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     assert shown(folded(logged, Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)["acceptance"] == "—"
 
 
-@pytest.mark.parametrize("size", [(58, 2), (78, 2)])
-def test_what_the_log_says_of_speculation_is_whole_on_a_low_screen(size, monkeypatch):
-    monkeypatch.setattr(Tiles, "size", Size(*size))
-    tiles = Tiles()
-    tiles.show(build_tiles(folded(SpeculationLogged(BASE, 15.96, 584, 1036)), a_run().plan, 15, BASE, 600.0))
-    drawn = tiles.render()
-    assert "AL log 15.96 " in str(drawn)
-    assert "acc. log 56.4 %" in str(drawn)
-
-
-@pytest.mark.parametrize(("width", "rows"), [(58, (3, 3)), (78, (5, 5)), (118, (5, 5))])
-def test_a_narrow_row_leaves_out_tiles_instead_of_cutting_all(width, rows):
-    tiles = build_tiles(folded(), a_run().plan, 7, BASE, 600.0)
-    assert tuple(len(leave_out(row, width)) for row in tiles) == rows
-
-
 def test_no_traffic_is_zero_tokens_and_no_acceptance():
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     values = shown(folded(Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)
-    assert (values["tok/s"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0/0/0")
+    assert (values["total"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0/0/0")
 
 
 def test_traffic_gives_rates_of_the_last_seconds():
     before = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0, per_position=(0.0,) * 7)
     after = Counters(80.0, steps=20.0, proposed=140.0, accepted=60.0, per_position=(20.0,) * 7, running=1)
     values = shown(folded(Sampled(BASE, before), Sampled(BASE + 2, after)), BASE + 3)
-    assert (values["tok/s"], values["acceptance"], values["accept"]) == ("40.0", "42.9 %", "4.00")
+    assert (values["total"], values["acceptance"], values["accept"]) == ("40.0", "42.9 %", "4.00")
 
 
 def test_a_silent_server_has_no_present_rate():
     counters = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0)
     state = folded(Sampled(BASE, counters), Sampled(BASE + 1, counters))
-    assert shown(state, BASE + 2)["tok/s"] == "0.0"
-    assert shown(state, BASE + 60)["tok/s"] == "—"
+    assert shown(state, BASE + 2)["total"] == "0.0"
     assert shown(state, BASE + 60)["run/wait/preempt"] == "—"
-
-
-def test_a_low_screen_shows_means_of_a_server_that_is_silent(monkeypatch):
-    """They are named by their window; what nobody published has no tile there."""
-    monkeypatch.setattr(Tiles, "size", Size(78, 2))
-    plan, drawn = msgspec.structs.replace(a_run().plan, on_cpu=False), []
-    for now in (BASE + 39, BASE + 60):
-        tiles = Tiles()
-        tiles.show(build_tiles(folded(*traffic(BASE, 40)), plan, 7, now, 120.0))
-        drawn.append(str(tiles.render()).splitlines()[0])
-    assert [re.findall(r"2 min ([\d.]+)", line) for line in drawn] == [[], ["34.4", "9.3", "3.60", "37.1"]]
-    assert not any("band" in line for line in drawn)
 
 
 def test_preemptions_are_unknown_before_a_second_reading():
@@ -310,7 +300,7 @@ def test_a_long_name_is_cut_in_its_middle(name, width, shown):
 @pytest.mark.parametrize(
     ("expected", "value"),
     [
-        ((), "—"),
+        ((), ""),
         ((ExpectedFigures("a user", tok_s=(9.9, 28.1)),), "9.9 to 28.1"),
         ((ExpectedFigures("a user", acceptance=(0.1, 0.2), set_up="seed profile"),), "10 % to 20 % seed"),
         ((ExpectedFigures("a user", ready_s=(9, 9)), ExpectedFigures("b", tok_s=(5, 5), set_up="h100")), "5 h100"),
@@ -320,7 +310,7 @@ def test_published_figures_are_shown_before_and_without_any_of_our_own(expected,
     """With what they are of, where that is another set-up."""
     plan = msgspec.structs.replace(a_run().plan, synthetic="", expected=expected, on_cpu=False)
     tiles = [tile for row in build_tiles(folded(), plan, 7, BASE, 600.0) for tile in row]
-    assert [tile.value for tile in tiles if tile.name == "published"] == [value]
+    assert [tile.value for tile in tiles if tile.name == "published"] == [value] * bool(value)
 
 
 def test_nothing_is_judged_by_figures_of_another_set_up():
@@ -336,15 +326,6 @@ def test_nothing_is_judged_by_figures_of_another_set_up():
 
     assert tile("") == ("below 90", False)
     assert tile("eager, gb10") == ("90 eager, gb10", True)
-
-
-@pytest.mark.parametrize(("requests", "ttft"), [(1, "200 ms"), (4, "200 ms"), (8, "<100/450 ms")])
-def test_a_few_requests_have_a_mean_and_no_percentile(requests, ttft):
-    state = folded(latencies(BASE + 1, 0), latencies(BASE + 2, requests))
-    tiles = [tile for row in build_tiles(state, a_run().plan, 7, BASE + 3, 600.0) for tile in row]
-    tile = next(tile for tile in tiles if tile.short == "TTFT")
-    assert (tile.value, tile.note) == (ttft, pluralize(requests, "request"))
-    assert ("p95" in tile.name) == (requests > 4)
 
 
 @pytest.mark.parametrize(("width", "columns"), [(26, 2), (33, 3), (39, 4), (46, 4)])

@@ -21,11 +21,10 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import AnyEvent, Health, HealthChanged, LatenciesSampled, Sampled
 from dflash_tui.monitoring import foreign_server
-from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.monitoring.foreign_server import ForeignServer, FoundServer
 from dflash_tui.tui.app import DflashApp
 from tests.support import recordings
 from tests.support.fake_runs import free_port
-from tests.tui.conftest import HOSTILE
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 METRICS = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end").encode()
@@ -115,12 +114,9 @@ async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
 @pytest.mark.parametrize(
     ("path", "answer", "said"),
     [
-        ("/health", (503, b""), "/health: HTTP 503"),
         ("/health", (401, b""), "if the server requires an API key, set DFLASH_TUI_API_KEY"),
-        ("/health", (302, b""), "/health: HTTP 302"),
         ("/metrics", (200, b"<html>hello</html>"), "no counter of a vLLM server"),
         ("/metrics", (200, b"x" * (bounded_http.BODY_LIMIT + 1)), "more than 4 MiB"),
-        ("/metrics", (404, b""), "/metrics: HTTP 404"),
     ],
 )
 async def test_a_bad_answer_is_told(server, path, answer, said):
@@ -132,9 +128,7 @@ async def test_a_bad_answer_is_told(server, path, answer, said):
     assert ("GET", "/elsewhere") not in server.asked
 
 
-@pytest.mark.parametrize(
-    "body", [b"[" * 100_000, b"\xff\xfe", b'{"data": []}', b'{"data": [7]}', b'{"data": {"id": 3}}', b"[]", b"null"]
-)
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": [7]}'])
 async def test_what_it_says_of_itself_may_be_anything(server, body):
     server.answers |= {"/version": (200, body), "/v1/models": (200, body)}
     found = ForeignServer(server.url)
@@ -157,12 +151,7 @@ async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [
-        ("http://host:8000", "http://host:8000"),
-        ("HTTPS://host/v1/", "https://host"),
-        ("http://[::1]:80/metrics", "http://[::1]:80"),
-        ("http://host/behind/v1", "http://host/behind"),
-    ],
+    [("HTTPS://host/v1/", "https://host"), ("http://[::1]:80/metrics", "http://[::1]:80")],
 )
 def test_an_address_is_taken_as_people_have_it(given, meant):
     assert ForeignServer(given).url == meant
@@ -170,17 +159,15 @@ def test_an_address_is_taken_as_people_have_it(given, meant):
 
 @pytest.mark.parametrize(
     "url",
-    ["http://", "http://user:key@host", "http://host:port", "http://host?api_key=1", "http://ho\x1bst", "ftp://host",
-     "http://[::1", "http://a b", "http://a%61b", "http://host%", "http://[::1]x:80", "http://[::1]x", "http://host:0",
-     "http://[]:80", "http://[fe80::1%eth0%x]", "http://xn--.:1", "http://xn--a"],
+    ["http://user:key@host", "http://ho\x1bst", "http://[::1", "http://host:0"],
 )  # fmt: skip
 def test_what_is_no_plain_address_is_refused(url):
     with pytest.raises(UsageError):
         ForeignServer(url)
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(server, size):
+async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(server):
+    size = (80, 24)
     panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=size) as pilot:
         await wait_for(pilot, lambda: "● HEALTHY" in text(panel))
@@ -189,21 +176,36 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         assert "too-long" in text(panel)  # a long name is cut in its middle
         for words in ("Stop", "Send prompts", "server.log", "memory GiB"):
             assert words not in text(panel)
-        await pilot.press("S", "b", "l")
-        await pilot.pause()
+        for key in "Sb4":
+            await pilot.press(key)
+            await shows(pilot, "did not start")
+            panel.clear_notifications()
+        await pilot.press("l")
         assert not panel.screen.is_modal
         assert {command for command, _ in server.asked} == {"GET"}
-        assert "probed with one token" not in text(panel)
-        await shows(pilot, "✓ no alarms")
         await pilot.press("exclamation_mark")
         assert panel.screen.is_modal
         await pilot.press("escape")
         server.answers["/health"] = (500, b"")
         await shows(pilot, "✗ UNHEALTHY", "! /health: HTTP 500")
-        assert "no alarms" not in text(panel)
         await pilot.press("1")
         assert panel.current_mode == "launch"
         await pilot.press("2")
+        await shows(pilot, "FOREIGN")
+
+
+async def test_enter_watches_a_server_that_was_found(server, monkeypatch):
+    async def find() -> list[FoundServer]:
+        return [FoundServer(server.url, 8123, "google/gemma-4", "0.26.0", None)]
+
+    monkeypatch.setattr(foreign_server, "find_foreign_servers", find)
+    panel = DflashApp(probe=lambda: NO_GPU, load=dict)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "○ google/gemma-4  :8123  not ours")
+        panel.screen.query_one("#servers").focus()
+        await pilot.press("down", "enter")
+        await shows(pilot, "○ FOREIGN: metrics only", server.url)
+        await pilot.press("1", "2")
         await shows(pilot, "FOREIGN")
 
 
@@ -216,13 +218,6 @@ async def test_figures_that_cannot_be_do_not_end_the_panel(server):
     async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: "● HEALTHY" in text(panel) and server.asked.count(("GET", "/metrics")) > 3)
         await shows(pilot, "● HEALTHY")
-
-
-async def test_hostile_names_are_shown_as_they_are(server):
-    server.answers["/v1/models"] = (200, b'{"data": [{"id": "\\u001b[2J%s"}]}' % HOSTILE.encode())
-    panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "[/] [red]evil" in text(panel))
 
 
 def test_lines_show_its_figures_and_alarms(server):
@@ -252,21 +247,13 @@ def test_an_address_where_nobody_answers_is_not_watched(capsys):
     assert f"no server answers at {address}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("greeting", "evidence"),
-    [
-        (b"Invalid SSH identification string.\r\n", "disconnected"),
-        (b"HTTP/1.1 200 OK\r\nno header\r\n\r\n", "no header"),
-    ],
-    ids=["ssh", "damaged"],
-)
-def test_another_program_on_the_port_is_no_server(capsys, monkeypatch, greeting, evidence):
+def test_another_program_on_the_port_is_no_server(capsys, monkeypatch):
     """Another port of the same machine is soon typed; that nothing answers there would be wrong."""
 
     class Greeter(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(1)
-            self.request.sendall(greeting)
+            self.request.sendall(b"Invalid SSH identification string.\r\n")
             self.request.shutdown(socket.SHUT_WR)
             while self.request.recv(1 << 16):  # or the rest of the request would reset the connection
                 pass
@@ -278,7 +265,7 @@ def test_another_program_on_the_port_is_no_server(capsys, monkeypatch, greeting,
         listener.shutdown()
     error = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert error["what"] == f"what listens at {place} does not speak HTTP, or breaks its answers"
-    assert evidence in error["evidence"]
+    assert "disconnected" in error["evidence"]
 
 
 async def test_a_server_that_stops_answering_is_watched_on(server, capsys):

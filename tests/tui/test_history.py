@@ -37,11 +37,10 @@ def known(monkeypatch) -> list[RecordedStart]:
     return found
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 20)])
-async def test_kinds_are_compared_with_count_median_and_spread(known, size):
+async def test_kinds_are_compared_with_count_median_and_spread(known):
     """By key from the list of runs; nothing is wider than the screen, a name with markup is only text."""
     panel = app()
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(60, 20)) as pilot:
         await pilot.press("r")
         await wait_for(pilot, lambda: isinstance(panel.screen, RunList))
         await pilot.press("h")

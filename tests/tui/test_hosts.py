@@ -146,9 +146,8 @@ async def offered(size=(120, 60)):
         yield panel, pilot
 
 
-@pytest.mark.parametrize("size", [(120, 60), (60, 20)], ids=["120x60", "60x20"])
-async def test_a_host_without_this_program_gets_it_after_a_question(lacking, size):
-    async with offered(size) as (panel, pilot):
+async def test_a_host_without_this_program_gets_it_after_a_question(lacking):
+    async with offered((60, 20)) as (panel, pilot):
         await shows(pilot, "spark-b has no dflash-tui", "y install", "esc cancel")
         assert lacking["begun"] == 0
         await pilot.press("y")
@@ -180,14 +179,6 @@ async def test_an_installation_is_cancelled_or_fails_and_is_tried_again(lacking)
         assert lacking["begun"] == 3
 
 
-async def test_where_another_program_answers_still_it_is_said_once(lacking):
-    async with offered() as (panel, pilot):
-        lacking["end"] = "in vain"
-        await pilot.press("y")
-        await shows(pilot, "→ remove the other one")
-        assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 1)
-
-
 async def test_both_hosts_are_shown_while_the_launch_is_prepared():
     panel, run = app(now=BASE + 20), a_pair()
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -198,8 +189,7 @@ async def test_both_hosts_are_shown_while_the_launch_is_prepared():
         await shows(pilot, "rank 0 this machine", "rank 1 spark-b", "spark-b: fetching", "10.0.0.2 rocep1s0f1")
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_the_other_host_its_alarm_and_its_log(live, size, folders):
+async def test_the_other_host_its_alarm_and_its_log(live, folders):
     events, now = live
     run = a_pair()
     run.folder.mkdir(parents=True)
@@ -207,7 +197,7 @@ async def test_the_other_host_its_alarm_and_its_log(live, size, folders):
     lost = RankSampled(now - 3, 1, "spark-b", RankState.LOST, now - 3, "nothing heard for 5 s")
     fine = replace(lost, state=RankState.RUNNING, why="", resident=5 * GIB, available=50 * GIB, total=100 * GIB)
     panel = app(now=now)
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, run, [*events, fine])
         await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free", "no alarms")
         panel.run_screen.view.take(lost)
@@ -220,21 +210,19 @@ async def test_the_other_host_its_alarm_and_its_log(live, size, folders):
         await shows(pilot, "server.log")
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
 @pytest.mark.parametrize(
     ("near", "far", "rows"),
     [
-        ("", "", ("sockets", "eth0 10.0.0.2 rocep1s0f1")),  # what is planned
         ("Socket", "IB", ("sockets on eth0 10.0.0.1", "RoCE on eth0 10.0.0.2 rocep1s0f1")),
         ("Socket", "Socket", ("sockets on eth0 10.0.0.1", "sockets, not RoCE", "eth0 10.0.0.2")),
     ],
 )
-async def test_what_the_link_uses_by_nccls_own_word(live, near, far, rows, size):
+async def test_what_the_link_uses_by_nccls_own_word(live, near, far, rows):
     events, now = live
     said = LogReader(BASE, 0.0).feed(f"a:1:1 [0] NCCL INFO Using network {near}\n".encode() if near else b"")
     fine = RankSampled(now - 3, 1, "spark-b", RankState.RUNNING, now - 3, network=far)
     panel = app(now=now)
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, a_pair(), [*said, *events, fine])
         await shows(pilot, "● running", *rows)
 

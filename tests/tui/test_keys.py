@@ -1,14 +1,10 @@
 """The row of keys, the help and the palette."""
 
-from textual.containers import VerticalScroll
-from textual.widgets import Static
-
 from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.events import Health, Phase, Step
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.basic import Help, list_keys
-from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.launch import LaunchScreen
@@ -85,29 +81,6 @@ async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key()
         await shows(pilot, "this screen", "everywhere", "esc close")
 
 
-async def test_a_blank_stands_between_a_text_and_its_scrollbar():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(60, 20)) as pilot:
-        await shows(pilot, "⏎ Launch")
-        panes = [panel.screen.query_one("#plan", VerticalScroll)]
-        await pilot.press("question_mark")
-        await shows(pilot, "this screen")
-        panes.append(panel.screen.query_one("#checks", VerticalScroll))
-        for pane in panes:
-            assert pane.show_vertical_scrollbar
-            assert pane.query_one(Static).content_region.right == pane.vertical_scrollbar.region.x - 1
-
-
-async def test_keys_stand_out_without_colours(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(60, 20)) as pilot:
-        await shows(pilot, "⏎ Launch")
-        row = panel.screen._compositor.render_strips(panel.size)[-1]
-        marked = [segment.text for segment in row if segment.style and segment.style.underline]
-    assert [word.strip() for word in marked] == ["⏎", "e", "a", "f", "4", "r", "?", "q", "+/-"]
-
-
 async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fills_it(live):
     panel = app(now=live[1])
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -132,18 +105,6 @@ async def test_a_screenshot_is_written_where_there_is_no_folder_of_downloads(tmp
         commands = {command.name: command for command in PanelCommands(panel.screen)._commands()}
         commands["Screenshot"].run()
         await wait_for(pilot, lambda: any(tmp_path.glob("*.svg")))
-
-
-async def test_the_checks_are_announced_before_they_are_made(monkeypatch):
-    """Enter is answered at once: what the checks import, and they themselves, take longer than a frame."""
-    begun: list[str] = []
-    monkeypatch.setattr(Doctor, "check", lambda dialog: begun.append(text(dialog.app)))
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "⏎ Launch")
-        await pilot.press("enter")
-        await wait_for(pilot, lambda: bool(begun))
-        assert "checking toy" in begun[0]
 
 
 async def test_the_help_of_a_start_says_what_its_phases_are(starting):

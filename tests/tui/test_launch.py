@@ -1,7 +1,6 @@
 """The launch screen: what it shows before anything happens, and what its keys do."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from msgspec.structs import replace
@@ -73,28 +72,13 @@ async def test_a_slow_driver_holds_nothing_up():
         await shows(pilot, "the CPU demo")
 
 
-async def test_the_first_look_at_the_gpus_is_in_a_thread_that_was_started_before():
-    """No more may be started by then."""
-    looked: list[str] = []
-
-    def probe() -> GpuProbe:
-        looked.append(threading.current_thread().name)
-        return NO_GPU
-
-    with ThreadPoolExecutor(2, "prepared") as pool:
-        panel = DflashApp(probe=probe, load=lambda: {"toy": a_recipe()}, pool=pool)
-        async with panel.run_test(size=(120, 36)) as pilot:
-            await shows(pilot, "the CPU demo")
-    assert looked[0].startswith("prepared")
-
-
 async def test_a_gpu_is_described():
     panel = app({"toy": a_recipe()}, probe=GpuProbe((GB10, LOST), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "▸ 0 GB10  119 GiB unified, 6 %", "power cap", "1  GPU is lost", "driver 580.95")
 
 
-@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36), (200, 60)])
+@pytest.mark.parametrize("size", [(60, 20), (120, 36)])
 async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
     """Facts that do not fit are left out, what slows it down never."""
     busy = replace(GB10, name="NVIDIA GeForce RTX 5090 Laptop GPU", unified=False, utilisation=0.71, power_w=90.0)
@@ -104,16 +88,15 @@ async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
         await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 1)
 
 
-@pytest.mark.parametrize(("size", "rows"), [((60, 20), 3), ((120, 36), 8)])
-async def test_of_many_gpus_those_in_trouble_and_those_taken_are_seen(size, rows):
+async def test_of_many_gpus_those_in_trouble_and_those_taken_are_seen():
     """Where there is no room for all of them, it says how many are not shown."""
     gpus = [replace(GB10, index=place, uuid=f"GPU-{place}", unified=False) for place in range(8)]
     gpus[6] = replace(LOST, index=6)
     panel = app({"toy": a_recipe()}, probe=GpuProbe(tuple(gpus), "580.95"))
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(60, 20)) as pilot:
         await shows(pilot, "6  GPU is lost")
-        assert ("and 6 more" in text(panel)) == (rows < len(gpus))
-        await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == rows)
+        assert ("and 6 more" in text(panel)) == (len(gpus) > 3)
+        await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 3)
 
 
 async def test_words_that_no_recipe_has_are_said():
@@ -167,14 +150,6 @@ async def test_no_drafts_are_offered_without_speculation():
         await wait_for(pilot, lambda: "+/- Drafts" not in text(panel))
 
 
-async def test_drafts_end_at_the_baseline():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test() as pilot:
-        await pilot.press(*["minus"] * 9)
-        assert panel.launch_screen.choice.plan(a_recipe()).plan.num_speculative_tokens == 0
-        await shows(pilot, "no speculation (recipe: 7)")
-
-
 async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
     panel = app({"broken": RecipeError(f"broken.yaml:3: {HOSTILE}: expected a number", hint="correct it")})
     messages: list[Message] = []
@@ -196,12 +171,6 @@ async def test_a_broken_file_of_the_user_keeps_the_panel_from_nothing():
         panel.screen.query_one(RecipeList).choose("broken")
         await wait_for(pilot, lambda: "broken.yaml:1: tags" in text(panel).replace("\n", ""))
         assert "demo-cpu" in text(panel)
-
-
-async def test_hostile_recipe_texts_are_shown_as_they_are():
-    panel = app({"toy": a_recipe(title=HOSTILE, why=HOSTILE, synthetic=HOSTILE, warnings=(HOSTILE,))})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: text(panel).count(HOSTILE) == 3)
 
 
 async def test_no_recipe_at_all_is_said():

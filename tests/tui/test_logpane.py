@@ -152,18 +152,6 @@ async def test_search_finds_counts_and_steps(live):
         assert panel.focused is pane
 
 
-async def test_a_match_at_the_end_is_not_pushed_away(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *lines(now, 100), LogLine(now + 100, "a needle", "INFO", "x.py")])
-        await pilot.press("slash", *"needle", "enter")
-        for line in lines(now + 101, 100, words="later"):
-            panel.run_screen.view.take(line)
-        panel.run_screen.view.draw()
-        await shows(pilot, "a needle", "paused, G follows")
-
-
 async def test_what_is_searched_may_look_like_markup(live):
     events, now = live
     panel = app(now=now)
@@ -190,34 +178,6 @@ async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
         assert len(texts(pane)) == MAX_LINES
         assert texts(pane)[-1].endswith(f"line {3 * MAX_LINES - 1}  [x]")
         assert texts(pane)[0].endswith(f"line {2 * MAX_LINES}  [x]")
-
-
-async def test_matches_and_place_move_with_the_lines(live):
-    """Who looks at a match keeps looking at it while older lines go, until it goes itself."""
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *lines(now, MAX_LINES), LogLine(now, "a needle", "INFO", "x.py")])
-        for _ in range(12):
-            panel.run_screen.view.write_log()
-        pane = pane_of(panel)
-        await pilot.press("slash", *"needle", "enter")
-        for piece in range(3):
-            for line in [*lines(now + piece, 700), LogLine(now, f"needle {piece}", "INFO", "x.py")]:
-                panel.run_screen.view.take(line)
-            for _ in range(3):
-                panel.run_screen.view.write_log()
-            await pilot.pause()
-            assert texts(pane)[pane.at].endswith("a needle  [x]")
-            assert f"“needle” 1 of {piece + 2}" in str(pane.border_title)
-            await shows(pilot, "a needle", "paused, G follows")
-        for line in lines(now, MAX_LINES - 1400):
-            panel.run_screen.view.take(line)
-        for _ in range(12):
-            panel.run_screen.view.write_log()
-        assert "“needle” 2 matches" in str(pane.border_title)
-        await pilot.press("n")
-        assert texts(pane)[pane.at].endswith("needle 1  [x]")
 
 
 async def test_the_mouse_selects_lines(live):
@@ -264,14 +224,14 @@ def test_routes_and_answered_requests_share_a_row_and_open():
     assert len(rows_of([*ROUTES, *ANSWERED, REFUSED], fold=False)) == 8
 
 
-@pytest.mark.parametrize(("first", "kept"), [(0, 4), (1, 3), (4, 3), (5, 2), (7, 2), (8, 1), (9, 0)])
+@pytest.mark.parametrize(("first", "kept"), [(1, 3), (8, 1)])
 def test_a_shared_row_stays_as_long_as_a_line_of_it(first, kept):
     rows = rows_of([LogLine(0.0, "before", "INFO", "x.py"), *ROUTES, *ANSWERED, REFUSED])
     assert rows.drop(first) == 4 - kept
     assert len(rows) == kept
 
 
-@pytest.mark.parametrize("width", [24, 30, 60, 200])
+@pytest.mark.parametrize("width", [24, 200])
 def test_a_long_row_is_wrapped_without_losing_anything(width):
     words = "Traceback of /a/long/path/" + "x" * 40 + " with words, 中文 " * 9 + HOSTILE
     rows = rows_of([LogLine(0.0, words, "INFO", "x.py")], wrap=True, width=width)

@@ -94,18 +94,6 @@ async def test_an_error_is_shown_and_nothing_changes(engine):
         await shows(pilot, NEEDED)
 
 
-async def test_text_of_the_source_steers_nothing(engine):
-    """A drifted file may say anything; it is shown as text."""
-    target = engine.site_packages / "vllm" / CPU_FILE
-    spoiled = target.read_text().replace("_ensure_int64(output)", "_ensure_int64('[/] [red]\x1b]0;pwn\x07')")
-    target.write_text(spoiled)
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await pilot.press("p")
-        await shows(pilot, "does not fit", "[/] [red]")
-        assert "pwn" not in text(panel)
-
-
 async def test_a_broken_file_of_the_users_is_named(engine):
     """Beside the patches of the plan, which go on; its words steer nothing."""
     paths.user_patches_folder().mkdir(parents=True)

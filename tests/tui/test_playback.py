@@ -3,13 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from dflash_tui.experiments import store
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens.playback import PlaybackScreen
-from tests.support.experiment_factories import a_design
 from tests.support.played_answers import begin_played
 from tests.tui.panel import app, shows, text, wait_for
 from tests.unit.monitoring.test_recording import Clock
@@ -110,17 +108,3 @@ def moment(clock: Clock, seconds: float) -> Callable[[Pilot[str]], Awaitable[Non
 
 def test_playing(snap_compare, clock):
     assert snap_compare(opened(clock), terminal_size=(120, 36), run_before=moment(clock, 3.0))
-
-
-def test_playing_80x24(text_compare, clock):
-    """At its end, without a difference."""
-    panel = opened(clock, "Code", speeds=(10.0, 10.05))
-    assert text_compare(panel, terminal_size=(80, 24), run_before=moment(clock, 99.0))
-
-
-def test_playing_without_colours(text_compare, clock, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    design = a_design()
-    arms = tuple(replace(arm, name=f"{arm.name}-{'with-a-very-long-name-' * 3}") for arm in design.arms)
-    panel = opened(clock, design=replace(design, arms=arms, recipe="a-recipe-of-a-name-that-is-long-" * 2))
-    assert text_compare(panel, terminal_size=(80, 24), run_before=moment(clock, 3.0))

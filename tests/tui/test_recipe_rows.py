@@ -20,7 +20,7 @@ FAMILY = tuple(
 DEMO = RecipeRow("✓", "demo-cpu", "70", "—", "290 MB", "dflash")
 
 
-@pytest.mark.parametrize("width", [24, 49, 58, 78, 92])
+@pytest.mark.parametrize("width", [24, 58, 92])
 def test_no_two_rows_are_alike_and_none_is_too_wide(width):
     head, rows = render_recipe_rows([*FAMILY, DEMO], width)
     assert len({row.plain for row in rows}) == len(rows)
@@ -29,17 +29,16 @@ def test_no_two_rows_are_alike_and_none_is_too_wide(width):
 
 @pytest.mark.parametrize(
     ("width", "shown"),
-    [(12, "✓ demo-cpu"), (20, "✓ demo-cpu 70"), (26, "✓ demo-cpu 70 —"), (40, "✓ demo-cpu 70 — 290 MB dflash")],
+    [(12, "✓ demo-cpu"), (26, "✓ demo-cpu 70 —"), (40, "✓ demo-cpu 70 — 290 MB dflash")],
 )
 def test_columns_fall_away_before_the_name_is_cut(width, shown):
     (row,) = render_recipe_rows([DEMO], width)[1]
     assert row.plain.split() == shown.split()
 
 
-@pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36)])
-async def test_the_highlighted_of_many_is_seen_and_its_place(size):
+async def test_the_highlighted_of_many_is_seen_and_its_place():
     panel = app({f"recipe-{number:02}": a_recipe(name=f"recipe-{number:02}") for number in range(40)})
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(60, 20)) as pilot:
         await shows(pilot, "1 of 40 ↓")
         await pilot.press("end")
         await shows(pilot, "↑ 40 of 40", "recipe-39")
@@ -50,16 +49,16 @@ def _border(panel: DflashApp) -> str:
     return next(line for line in text(panel).splitlines() if "of 40" in line)
 
 
-@pytest.mark.parametrize("width", [49, 56, 90])
+@pytest.mark.parametrize("width", [49, 90])
 def test_running_servers_are_told_apart_and_keep_their_port(width):
     runs = [a_run(recipe=recipe.name, port=8000 + place) for place, recipe in enumerate(FAMILY)]
-    lines = render_servers(runs, runs[0].started_at + 60, width).plain.splitlines()
+    lines = [row.plain for row in render_servers(runs, [], runs[0].started_at + 60, width)]
     names, ports = zip(*(line.split("  :") for line in lines), strict=True)
     assert (len(set(names)), [port[:4] for port in ports]) == (6, ["8000", "8001", "8002", "8003", "8004", "8005"])
     assert max(map(len, lines)) <= width
 
 
-@pytest.mark.parametrize("width", [50, 80, 94])
+@pytest.mark.parametrize("width", [50, 94])
 def test_times_of_runs_then_names_have_the_room_first(width):
     rows = [RunRow(a_run(recipe=one.name), "failed", 70.0) for one in FAMILY]
     shown = [content.plain for content in render_run_rows(rows, width)]

@@ -2,14 +2,11 @@
 
 import asyncio
 
-import pytest
 from textual.events import Resize
 from textual.geometry import Size
 
-from dflash_tui.monitoring import recording
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.screens.run import build_player
-from tests.tui.panel import app, shows, wait_for
+from tests.tui.panel import app, wait_for
 
 
 async def test_the_last_of_many_sizes_is_drawn_and_then_there_is_rest(monkeypatch):
@@ -36,17 +33,3 @@ async def test_the_last_of_many_sizes_is_drawn_and_then_there_is_rest(monkeypatc
         await pilot.pause(0.5)
         assert len(sizes) == before
         assert sizes[-1] == panel.screen.size == (100, 30)
-
-
-@pytest.mark.parametrize("columns", [1, 2, 3])
-async def test_without_colours_the_run_screen_bears_a_terminal_of_few_columns(columns, monkeypatch):
-    """What is drawn there has no style, over which Textual's filter fails."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    panel = app()
-    async with panel.run_test(size=(120, 36)) as pilot:
-        panel.play(build_player(recording.find_recording(recording.SAMPLE)))
-        await shows(pilot, "REPLAY", "sample")
-        await pilot.resize_terminal(columns, 36)
-        await wait_for(pilot, lambda: panel.screen.size.width == columns)
-        await pilot.resize_terminal(120, 36)
-        await shows(pilot, "REPLAY", "sample")

@@ -84,13 +84,6 @@ async def test_a_start_that_hangs_is_launched_again_with_spawn(panel_of, monkeyp
     assert second.plan.relaunch_request.settings == {"start.fork": "false"}
 
 
-async def test_a_wrong_flag_is_not_tried_again(panel_of):
-    async with panel_of({0: ["wrong"]}).run_test(size=(120, 36)) as pilot:
-        await launched(pilot, "restart.times=2")
-        await shows(pilot, "✗ FAILED", "not launched again")
-    assert len(registry.list_runs()) == 1
-
-
 async def test_stop_while_it_waits_ends_the_restarts(panel_of):
     async with panel_of().run_test(size=(120, 36)) as pilot:
         panel = await launched(pilot, "restart.times=2", "restart.wait_s=600")

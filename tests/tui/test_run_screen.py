@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from dflash_tui.common.errors import EngineError
-from dflash_tui.events import Counters, Exited, Health, HealthChanged, LogLine, RequestDone, Sampled, Suspended
+from dflash_tui.events import Counters, Exited, LogLine, RequestDone, Sampled, Suspended
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.log_pane import LogPane
 from tests.tui.conftest import HOSTILE, a_run, traffic
@@ -34,7 +34,7 @@ async def test_a_live_server_shows_its_figures(live):
         for words in (
             "● WARM SYNTHETIC",
             "hand-made toy weights",
-            "up in 1:26",
+            "decode tok/s · median of 4",
             "of 8",
             "0.9 GiB 11 %",
             "4 requests",
@@ -46,18 +46,6 @@ async def test_a_live_server_shows_its_figures(live):
             assert f" {kind} " in seen
         for chart in panel.run_screen.query(Chart):
             assert {len(line.values) for line in chart.lines} == (set() if chart.id == "gpu" else {chart.columns})
-
-
-async def test_80x24_keeps_what_matters(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
-        seen = text(panel)
-        for words in ("WARM", "SYNTHETIC", "tok/s", "acceptance", "accepted per position", "LongCode", "server.log"):
-            assert words in seen
-        assert len(seen.splitlines()) == 24
-        assert panel.run_screen.query_one(LogPane).is_vertical_scroll_end
 
 
 async def test_an_error_before_the_launch_is_shown_and_kept():
@@ -73,21 +61,7 @@ async def test_an_error_before_the_launch_is_shown_and_kept():
         await shows(pilot, "✗ FAILED", "could not be installed", HOSTILE, "→ check the network")
 
 
-async def test_hostile_texts_neither_crash_nor_colour(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(recipe=HOSTILE, synthetic=HOSTILE), events)
-        panel.run_screen.view.take(LogLine(now, HOSTILE, "ERROR", HOSTILE))
-        panel.run_screen.view.take(HealthChanged(now, Health.UNHEALTHY, HOSTILE))
-        panel.run_screen.view.draw()
-        await pilot.pause()
-        wrapped = "".join("".join(row.text for row in panel.run_screen.query_one(LogPane).rows.rows).split())
-        assert wrapped.endswith("".join(f"✗ {HOSTILE}  [{HOSTILE.rsplit('/')[-1]}]".split()))
-        await wait_for(pilot, lambda: text(panel).count("[/] [red]evil") >= 3)
-
-
-async def test_freezing_holds_the_display_and_loses_nothing(live):
+async def test_keys_freeze_the_display_and_change_window_and_log(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -102,24 +76,12 @@ async def test_freezing_holds_the_display_and_loses_nothing(live):
         await shows(pilot, "said while frozen")
         assert "FROZEN" not in text(panel)
 
-
-async def test_the_window_has_three_lengths(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
         spans = []
         for key in ("left_square_bracket", "left_square_bracket", *["right_square_bracket"] * 3):
             await pilot.press(key)
             spans.append(panel.run_screen.query_one("#tok_s", Chart).span)
         assert spans == [120.0, 120.0, 600.0, 3600.0, 3600.0]
 
-
-async def test_the_log_takes_the_screen_and_gives_it_back(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
         before = panel.run_screen.query_one(LogPane).size.height
         await pilot.press("l")
         await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height > 25)
@@ -210,7 +172,6 @@ async def test_alarms_are_told_and_shown_in_full(live):
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, a_run(), events)
-        await shows(pilot, "✓ no alarms")
         panel.run_screen.view.take(Suspended(now - 5, (4711,)))
         panel.run_screen.view.draw()
         await wait_for(pilot, lambda: re.search("! .* suspended .* 5 s", text(panel)) is not None)
@@ -219,7 +180,7 @@ async def test_alarms_are_told_and_shown_in_full(live):
         await pilot.press("escape")
         panel.run_screen.view.take(Suspended(now, ()))
         panel.run_screen.view.draw()
-        await shows(pilot, "✓ no alarms")
+        await wait_for(pilot, lambda: "suspended" not in text(panel))
 
 
 async def test_the_published_cycle_is_seen_and_named(live):

@@ -104,10 +104,9 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
         assert panel.screen is panel.run_screen
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_the_list_takes_hostile_names_and_fits(ended, size):
+async def test_the_list_takes_hostile_names_and_fits(ended):
     panel = app()
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await pilot.press("r")
         await wait_for(pilot, lambda: "3 finished, and the sample" in text(panel) and "▶ sample" in text(panel))
         await shows(pilot, "✗ failed", "■ stopped", "[/] [", "⏎ watch", "h history", "esc close")

@@ -4,7 +4,6 @@ import errno
 import os
 
 import pytest
-from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, ServerFailed
@@ -13,11 +12,10 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch import session as launch_session
 from dflash_tui.launch.planner import LaunchJob
-from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.basic import TrustDialog, ask_trust
+from dflash_tui.tui.dialogs.basic import TrustDialog
 from dflash_tui.tui.dialogs.experiments import NewExperiment
 from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
@@ -56,8 +54,8 @@ def want(panel: DflashApp, recipe: Recipe) -> None:
     panel.post_message(LaunchScreen.Launch(planned.resolved, planned.plan))
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_a_launch_is_asked_about_once(recipe, launches, size):
+async def test_a_launch_is_asked_about_once(recipe, launches):
+    size = (80, 24)
     panel = app({"fake": recipe})
     async with panel.run_test(size=size) as pilot:
         await wait_for(pilot, lambda: isinstance(panel.screen, LaunchScreen))
@@ -72,15 +70,6 @@ async def test_a_launch_is_asked_about_once(recipe, launches, size):
         await wait_for(pilot, lambda: launches == ["fake"])
         want(panel, recipe)
         await wait_for(pilot, lambda: launches == ["fake", "fake"])
-
-
-async def test_a_long_list_leaves_the_keys_on_the_screen(recipe):
-    hostile = replace(recipe, env={f"UNKNOWN_{number}": "[red]x[/]" for number in range(40)})
-    panel = app({"fake": recipe})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        ask_trust(panel, hostile, [command_line.planned("fake").plan], lambda: None)
-        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
-        await shows(pilot, "Run fake?", "UNKNOWN_0=[red]x[/]", "cancel")
 
 
 async def test_an_ab_is_asked_about(recipe, monkeypatch):
@@ -135,41 +124,3 @@ async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypat
         await pilot.press("y")
         await wait_for(pilot, lambda: os.strerror(errno.ENOSPC) in text(panel))
     assert launches == []
-
-
-async def test_another_edition_of_a_patch_that_comes_during_the_question_is_not_trusted(recipe):
-    """The yes is for what was shown; what took its place is asked about again."""
-    shipped = (paths.bundled_folder("patches") / "cpu-expand-kernel.yaml").read_text()
-    paths.user_patches_folder().mkdir(parents=True)
-    mine = paths.user_patches_folder() / "mine.yaml"
-    mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# shown"))
-    plans = [replace(command_line.planned("fake").plan, patches=("mine",))]
-    shown = recipe_trust.find_untrusted(recipe, plans)
-    assert len(shown.names) == 2
-    gone_on: list[int] = []
-    panel = app({"fake": recipe})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        ask_trust(panel, recipe, plans, lambda: gone_on.append(1))
-        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))
-        mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# evil"))
-        await pilot.press("y")
-        await wait_for(pilot, lambda: gone_on == [1])
-    [patch] = recipe_trust.find_untrusted(recipe, plans).ingredients
-    assert patch.text.startswith("mine changes ")
-    mine.write_text(shipped.replace("# dflash-tui: cpu-expand-kernel", "# shown"))
-    assert recipe_trust.find_untrusted(recipe, plans) == Untrusted()
-
-
-async def test_kinds_stand_out_without_colours(recipe, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    panel = app({"fake": recipe})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        ask_trust(panel, recipe, [command_line.planned("fake").plan], lambda: None)
-        await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
-        bold = [
-            segment.text
-            for strip in panel.screen._compositor.render_strips()
-            for segment in strip
-            if segment.style and segment.style.bold
-        ]
-        assert any(part.strip() == "variable" for part in bold)

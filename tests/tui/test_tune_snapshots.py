@@ -18,7 +18,6 @@ from tests.support.tune_simulation import Truth, a_tune, run_tune
 from tests.tui.panel import app, text, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
-SMALL = [(80, 24), (60, 20)]
 AXES = (
     "mode=graphs,compile",
     "patch.triton-split-verify=on",
@@ -71,12 +70,6 @@ def test_on_its_way(snap_compare, monkeypatch):
     assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING"))
 
 
-@pytest.mark.parametrize("size", SMALL, ids=["80x24", "60x20"])
-def test_on_its_way_on_a_small_screen(text_compare, monkeypatch, size):
-    use(monkeypatch, a_view(11, driven=True))
-    assert text_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE RUNNING"))
-
-
 def test_at_its_beginning(text_compare, monkeypatch):
     """Nothing is measured yet, and what follows depends on it."""
     use(monkeypatch, a_view(0, driven=True, synthetic="random weights"))
@@ -93,13 +86,6 @@ def an_ended_tune() -> ExperimentView:
 def test_over(snap_compare, monkeypatch):
     use(monkeypatch, an_ended_tune())
     assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE FINISHED"))
-
-
-@pytest.mark.parametrize("size", SMALL, ids=["80x24", "60x20"])
-def test_over_on_a_small_screen(text_compare, monkeypatch, size):
-    """Where the recipe is written is in sight, too, in place of rounds."""
-    use(monkeypatch, an_ended_tune())
-    assert text_compare(app(now=BASE), terminal_size=size, run_before=shown("TUNE FINISHED"))
 
 
 def test_one_that_cannot_be_read(text_compare, monkeypatch):

@@ -21,7 +21,7 @@ def test_clients_chat_and_verify(with_engine):
     [run] = registry.list_runs()
     assert f"{run.url}/v1" in up.stderr
 
-    python = told("client", "--for", "python").stdout
+    python = told("ps", "--for", "python").stdout
     library = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, check=False, timeout=900)
     assert library.returncode == 0, library.stderr
     assert library.stdout.strip()

@@ -61,7 +61,7 @@ def drafter(with_own_engine, tmp_path) -> Path:
 
 
 def verified(drafter: Path, *words: str, code: int) -> tuple[OutputVerdict, TokenComparison]:
-    command = [sys.executable, "-m", "dflash_tui", "verify-output", "toy", "--prompts", PROMPTS, "--port", PORT]
+    command = [sys.executable, "-m", "dflash_tui", "verify", "--lossless", "toy", "--prompts", PROMPTS, "--port", PORT]
     command += ["--scale", "0.1", "--set", f"drafter.model={drafter}"]
     done = subprocess.run([*command, "--yes", *words], capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == code, done.stdout + done.stderr

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 
 import httpx
 
-from dflash_tui.benchmark import stats
+from dflash_tui.experiments.analysis import stats
 from dflash_tui.runs import lifecycle, registry
 from dflash_tui.runs.run import Run
 from tools.benchmarks.terminal import COMMAND, Terminal

@@ -51,7 +51,7 @@ class Home:
     def orphans(self) -> list[int]:
         """Return the orphans that are ours, of all that are listed."""
         ours = {process.pid for process in self.processes()}
-        return [each["pid"] for each in self.told("orphans") if each["pid"] in ours]
+        return [each["pid"] for each in self.told("stop", "--orphans") if each["pid"] in ours]
 
     @property
     def engine(self) -> Path | None:
@@ -122,7 +122,7 @@ def audit(home: Home) -> tuple[str, ...]:
 
 
 def _asked(home: Home) -> Lists:
-    words = (("ps",), ("orphans",), ("ab", "list"), ("engine", "list"), ("doctor", home.recipe))
+    words = (("ps",), ("stop", "--orphans"), ("ab", "list"), ("engine", "list"), ("doctor", home.recipe))
     done = [home.said(*each, "--json", codes=(0, 4)) for each in words]
     servers, orphans, experiments, engines, checks = ([*map(json.loads, each.out.splitlines())] for each in done)
     ours = {process.pid for process in home.processes()}

@@ -43,7 +43,7 @@ def calm(home: Home) -> None:
     for each in home.told("ps"):
         home.said("stop", each["run"])
     for pid in home.orphans():
-        home.said("orphans", str(pid), "--yes", codes=(0, 2))
+        home.said("stop", "--orphans", str(pid), "--yes", codes=(0, 2))
 
 
 def _installed(home: Home) -> None:

@@ -30,9 +30,9 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.stats import LEVEL, student_t_quantile
 from dflash_tui.engines import inventory, model_inspection
 from dflash_tui.engines.patching import patched_engine
+from dflash_tui.experiments.analysis.stats import LEVEL, student_t_quantile
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.processes import find_orphans

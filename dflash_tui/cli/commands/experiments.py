@@ -1,4 +1,4 @@
-"""Begin, follow and end experiments: `ab`, `tune` and `verify-output`."""
+"""Begin, follow and end experiments: `ab`, `tune` and `verify --lossless`."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def verify_output(args: argparse.Namespace) -> int:
 
 
 def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `verify-output` ask for."""
+    """Return what the options of `verify --lossless` ask for."""
     launch = read_launch_request(args)
     if args.exact:
         if not recipe_loader.find_recipe(launch.recipe).for_cpu:

@@ -119,7 +119,7 @@ def _name_taken_port(plan: Plan) -> None:
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
     """Run the checks of a launch here and on its peers."""
     async with cluster_launch.open_peers(planned.plan.relaunch_request.peers) as peers:
-        return await cluster_launch.check_all_hosts(planned, peers, thorough=True)
+        return (await cluster_launch.check_and_survey(planned, peers, thorough=True))[0]
 
 
 def doctor(args: argparse.Namespace) -> int:

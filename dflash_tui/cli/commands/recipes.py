@@ -234,8 +234,6 @@ def recipes_update(args: argparse.Namespace) -> int:
     """Put another catalogue in place of the one that is shown, after it was checked, and print what changed."""
     _, data = recipe_files.read_named_file(args.source, catalogues.LARGEST)
     before, after = catalogues.load_catalogue(), catalogues.decode_catalogue(data)
-    if why := catalogues.explain_day(after):
-        raise UsageError(f"the catalogue is not taken: {why}", hint="correct the clock, if that is what is wrong")
     if after.written < before.written:
         raise UsageError(
             f"the catalogue is older than the one here: {after.written}, and here {before.written}",
@@ -320,8 +318,8 @@ def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:
     names = ", ".join(kind.value for kind in recipe.reported_on) or ("any CPU" if recipe.for_cpu else "any GPU")
     hardware = next((kind for kind in here if kind in recipe.hardware), here[0] if here else None)
     try:
-        outline = resolution.outline_recipe(recipe, hardware)
+        resolved = resolution.resolve_recipe(recipe, hardware)
     except DflashError:
         return recipe.name, "not possible", UNKNOWN, UNKNOWN, names, recipe.title
-    standing, tokens = outline.standing.status.value, str(outline.num_speculative_tokens)
-    return recipe.name, standing, tokens, outline.vllm, names, recipe.title
+    standing, tokens = resolved.standing.status.value, str(resolved.num_speculative_tokens)
+    return recipe.name, standing, tokens, resolved.engine.vllm, names, recipe.title

@@ -1,85 +1,173 @@
-"""List and end servers, runs and leftover engine processes: `ps`, `runs`, `stop` and `orphans`."""
+"""List and end servers, runs and leftover engine processes: `ps`, `runs` and `stop`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address, ip_interface
+from typing import Any
 
 import msgspec
 import psutil
 
-from dflash_tui.cli.console import ask_yes, print_json, print_status, print_table
+from dflash_tui.cli.console import ask_yes, can_ask, print_data, print_json, print_status, print_table
 from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_gigabytes, pluralize
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_gigabytes,
+    format_host_and_port,
+    format_number,
+    pluralize,
+    read_called_name,
+)
 from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.launch import restarts, shutdown
-from dflash_tui.machine import processes
+from dflash_tui.machine import network, processes
 from dflash_tui.machine.processes import Orphan, find_orphans
-from dflash_tui.monitoring import observer
+from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.monitoring.foreign_server import FoundServer, find_foreign_servers
+from dflash_tui.monitoring.startup_history import RecordedStart, StartDifference, StartKind
 from dflash_tui.peers import keeper
-from dflash_tui.peers.connection import OrphansFound, open_connection
-from dflash_tui.presentation.client_text import Endpoint, format_endpoint
+from dflash_tui.presentation.client_text import (
+    PLACES,
+    ClientProgram,
+    Endpoint,
+    describe_boot,
+    format_endpoint,
+    format_tunnel,
+    format_wiring,
+)
+from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_facts import describe_network
 
 _DAY = 86_400
 _STOP_TIMEOUT = 5.0
-_LIST_TIMEOUT = 60.0
+_MOST_URLS = 4
+# Interfaces by which no other machine reaches this one.
+_OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman")
 
 
 def ps(args: argparse.Namespace) -> int:
-    """`ps`: print the servers, newest last."""
-    rows = []
+    """`ps [RUN]`: print the servers, newest last; with --for how a program reaches one of them."""
+    if args.program:
+        return _print_wiring(registry.find_run(args.run), ClientProgram(args.program), as_json=args.json)
     runs, broken = registry.load_runs()
-    for run in runs:
-        living = server_process.is_alive(run)
-        if not living and not args.all and not server_process.list_left(run):
-            continue
-        status, endpoint = observer.replay_run(run).status, Endpoint.from_run(run)
-        memory = processes.measure_resident_memory(server_process.list_processes(run)) if living else None
-        age = server_process.measure_age(run, time.time())
-        if args.json:
-            fields = {"run": run.id, "recipe": run.plan.recipe, "status": status, "port": run.plan.port}
-            figures = {"pid": run.pid, "age_s": round(age, 1), "memory_bytes": memory, "synthetic": run.plan.synthetic}
-            figures |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
-            url = "" if run.plan.rank else endpoint.url
-            reached = {"url": url, "model": endpoint.model, "key_variable": endpoint.key_variable}
-            print_json(fields | figures | reached)
-        reach = UNKNOWN if run.plan.rank else format_endpoint(endpoint)
-        rows.append(
-            (
-                run.id,
-                status,
-                UNKNOWN if run.plan.rank else str(run.plan.port),
-                str(run.pid),
-                format_duration(age),
-                format_gib(memory),
-                *((reach,) if args.verbose else ()),
-                _remark(run, verbose=args.verbose),
-            )
-        )
+    if args.run:
+        listed = [registry.find_run(args.run)]
+    else:
+        listed = [run for run in runs if args.all or server_process.is_alive(run) or server_process.list_left(run)]
     print_broken_runs(broken)
+    foreign = [] if args.command == "runs" or args.run else asyncio.run(find_foreign_servers())
     if args.json:
+        for line in (*map(_build_line, listed), *foreign):
+            print_json(line)
         return 0
-    claims = reservation.list_reservations()
-    if rows:
-        more = ("ENDPOINT",) if args.verbose else ()
-        header = ("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, "")
-        print_table(header, rows, right=(2, 3, 4, 5))
-    elif not claims:
+    _print_servers(listed, foreign, verbose=args.verbose)
+    claims = [] if args.run else reservation.list_reservations()
+    if not listed and not claims:
         print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
     for claim in claims:
         ports = " and ".join(str(port) for port in dict.fromkeys(plan.port for plan in claim.plans))
         print_status(f"· {claim.holder} is under way, for port {ports}")
+    for run in listed if args.verbose else ():
+        if args.run or server_process.is_alive(run):
+            _print_reach(run)
     return 0
+
+
+def _build_line(run: Run) -> dict[str, Any]:
+    """Return a run as a line of JSON."""
+    endpoint = Endpoint.from_run(run)
+    fields = {
+        "run": run.id,
+        "recipe": run.plan.recipe,
+        "status": observer.replay_run(run).status,
+        "port": run.plan.port,
+        "pid": run.pid,
+        "age_s": round(server_process.measure_age(run, time.time()), 1),
+        "memory_bytes": _measure_memory(run),
+        "synthetic": run.plan.synthetic,
+    }
+    fields |= {"restarted_from": run.restarted_from} if run.restarted_from else {}
+    url = "" if run.plan.rank else endpoint.url
+    return fields | {"url": url, "model": endpoint.model, "key_variable": endpoint.key_variable}
+
+
+def _measure_memory(run: Run) -> int | None:
+    living = server_process.is_alive(run)
+    return processes.measure_resident_memory(server_process.list_processes(run)) if living else None
+
+
+def _print_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], *, verbose: bool) -> None:
+    rows = [
+        (
+            run.id,
+            observer.replay_run(run).status,
+            UNKNOWN if run.plan.rank else str(run.plan.port),
+            str(run.pid),
+            format_duration(server_process.measure_age(run, time.time())),
+            format_gib(_measure_memory(run)),
+            *((UNKNOWN if run.plan.rank else format_endpoint(Endpoint.from_run(run)),) if verbose else ()),
+            _remark(run, verbose=verbose),
+        )
+        for run in runs
+    ]
+    if rows:
+        more = ("ENDPOINT",) if verbose else ()
+        print_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, ""), rows, right=(2, 3, 4, 5))
+    if foreign:
+        watch = [
+            (server.model or UNKNOWN, str(server.port), str(server.pid or UNKNOWN), f"dflash-tui attach {server.url}")
+            for server in foreign
+        ]
+        print_table(("NOT STARTED BY DFLASH-TUI", "PORT", "PID", "WATCH WITH"), watch, right=(1, 2))
+
+
+def _print_wiring(run: Run, program: ClientProgram, *, as_json: bool) -> int:
+    """Print what a program is to be given: the data on stdout, where it goes on stderr."""
+    endpoint = Endpoint.from_run(run)
+    _print_reach(run)
+    wiring = format_wiring(endpoint, program)
+    if as_json:
+        print_json({"run": run.id, **msgspec.structs.asdict(endpoint), "program": program.value, "wiring": wiring})
+        return 0
+    place = "~/.continue/.env" if program is ClientProgram.CONTINUE else "its environment"
+    key = f"; the key comes from {endpoint.key_variable} in {place}" if endpoint.key_variable else ""
+    print_status(f"for {PLACES[program]}{key}")
+    print_data(wiring)
+    return 0
+
+
+def _print_reach(run: Run) -> None:
+    """Say whether a server still answers, and how other machines reach it."""
+    if not server_process.is_alive(run):
+        print_status(f"! {run.id} has ended; this is how it was reached")
+    elif boot := describe_boot(run):
+        print_status(f"! {boot}")
+    if host := read_called_name():
+        print_status(f"on your machine first: {format_tunnel(Endpoint.from_run(run), host)}")
+    if urls := _list_urls_elsewhere(run):
+        print_status(f"{run.id} from other machines: {' or '.join(urls)}")
+
+
+def _list_urls_elsewhere(run: Run) -> list[str]:
+    """Return by which URLs other machines may reach a server on all addresses: those of this one's interfaces."""
+    if not ip_address(run.plan.host).is_unspecified:
+        return []
+    interfaces = [port for port in network.read_network().interfaces if not port.name.startswith(_OF_CONTAINERS)]
+    addresses = [ip_interface(text).ip for port in interfaces for text in port.addresses]
+    hosts = [str(address) for address in addresses if not address.is_link_local]
+    return [f"http://{format_host_and_port(host, run.plan.port)}/v1" for host in hosts[:_MOST_URLS]]
 
 
 def print_broken_runs(broken: Mapping[str, str]) -> None:
@@ -121,7 +209,7 @@ class PrunedRun(msgspec.Struct, frozen=True):
 
 def runs(args: argparse.Namespace) -> int:
     """`runs`: list all runs."""
-    args.all, args.verbose = True, False
+    args.all, args.verbose, args.run, args.program = True, False, None, None
     return ps(args)
 
 
@@ -182,8 +270,79 @@ def _list_runs_of_experiments() -> set[str]:
     return {event.run for event in events if isinstance(event, BootBegan)}
 
 
+def runs_history(args: argparse.Namespace) -> int:
+    """`runs history [RECIPE]`: print the starts, and their medians by mode and cache."""
+    print_broken_runs(registry.list_broken_runs())
+    recipes = {run.plan.recipe for run in registry.list_runs()}
+    if args.recipe and args.recipe not in recipes:
+        do = f"recorded: {', '.join(sorted(recipes))}" if recipes else "dflash-tui up RECIPE starts a server"
+        raise UsageError(f"no start of '{args.recipe}' is recorded", hint=do)
+    starts = startup_history.list_starts(args.recipe or "")
+    if args.json:
+        for start in starts:
+            print_json(start)
+        return 0
+    if not starts:
+        print_status("no server has started on this machine yet")
+        return 0
+    _print_starts(starts)
+    kinds = startup_history.group_starts(starts)
+    print_data("")
+    _print_medians(kinds)
+    for difference in startup_history.compare_start_kinds(kinds):
+        print_data(_describe_difference(difference))
+    return 0
+
+
+def _print_starts(starts: Sequence[RecordedStart]) -> None:
+    """Print one row per start, oldest first."""
+    header = ("RUN", "WHEN", "MODE", "CACHE", "UP", "FIRST REQUEST", "READY")
+    rows = [
+        (
+            start.run,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(start.at)),
+            start.mode,
+            start.cache or UNKNOWN,
+            format_duration(start.up),
+            format_number(start.first_request, 1, "s"),
+            format_duration(start.ready),
+        )
+        for start in starts
+    ]
+    print_table(header, rows, right=(4, 5, 6))
+
+
+def _print_medians(kinds: Sequence[StartKind]) -> None:
+    """Print one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
+    parts = [name.upper() for name, _ in startup_history.STARTUP_PARTS]
+    header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "STARTS", *parts, "FIRST", "READY", "FROM TO")
+    rows = []
+    for kind in kinds:
+        seconds = [format_duration(kind.median_seconds(phases)) for _, phases in startup_history.STARTUP_PARTS]
+        times = (
+            *seconds,
+            format_number(kind.first_request, 1, "s"),
+            format_duration(kind.ready),
+            format_spread(kind),
+        )
+        rows.append((*kind.group, kind.mode, kind.cache or UNKNOWN, str(len(kind.starts)), *times))
+    print_table(header, rows, right=tuple(range(5, len(header))))
+
+
+def _describe_difference(difference: StartDifference) -> str:
+    """Return what is ready sooner and by how much, and of how many starts that is said."""
+    first, second, seconds = difference
+    recipe, setup, engine = first.group
+    more = f"{format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"
+    ours, theirs = (pluralize(len(kind.times_to_ready), "start") for kind in (first, second))
+    sides = f"{first.name} ({ours}) is ready {more} after its launch than {second.name} ({theirs})"
+    return f"{recipe} ({setup}) on {engine}: {sides}"
+
+
 def stop(args: argparse.Namespace) -> int:
     """`stop [RUN]`: stop a server; without RUN the only one, with --all each."""
+    if args.orphans:
+        return _stop_orphans(args)
     if args.all and args.run:
         raise UsageError("--all cannot be combined with a run", hint="give one of them")
     living = registry.list_living_servers()
@@ -204,7 +363,9 @@ def stop(args: argparse.Namespace) -> int:
 def _describe_none() -> str:
     """Return that no server runs, and what is left of those that were killed, which no `stop` knows."""
     if orphans := find_orphans():
-        return f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui orphans"
+        return (
+            f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
+        )
     return "no server runs"
 
 
@@ -231,59 +392,50 @@ def _stop_far_ranks(run: Run) -> None:
         print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
 
 
-def orphans(args: argparse.Namespace) -> int:
-    """`orphans [PID]`: list them, or stop the one with this pid."""
-    if args.peer and args.pid is not None:
-        raise UsageError("--peer HOST only lists processes", hint=f"ssh {args.peer} dflash-tui orphans {args.pid}")
-    orphan_list = asyncio.run(_list_far_orphans(args.peer)) if args.peer else find_orphans()
-    if args.pid is not None:
-        return _end_orphan(args.pid, orphan_list, sure=args.yes)
+def _stop_orphans(args: argparse.Namespace) -> int:
+    """List the engine processes that outlived their server, and end them after asking; `args.run` is a pid of one."""
+    orphans = [orphan for orphan in find_orphans() if args.run in {None, str(orphan.pid)}]
+    if args.run and not orphans:
+        what = f"pid {args.run} is not an orphaned engine process"
+        raise UsageError(what, hint="dflash-tui stop --orphans lists them")
+    if not orphans:
+        print_status("no engine process outlived its server")
+        return 0
     if args.json:
-        for orphan in orphan_list:
+        for orphan in orphans:
             fields = {"pid": orphan.pid, "name": orphan.name, "resident_bytes": orphan.resident, "port": orphan.port}
             print_json(fields)
-    elif orphan_list:
+    else:
         rows = [
             (str(orphan.pid), orphan.name, format_gib(orphan.resident), str(orphan.port or UNKNOWN))
-            for orphan in orphan_list
+            for orphan in orphans
         ]
         print_table(("PID", "NAME", "MEMORY", "PORT"), rows, right=(0, 2, 3))
-        print_status("dflash-tui orphans PID stops one of them; dflash-tui gpus shows what they hold on a GPU")
-    else:
-        print_status("no engine process outlived its server")
-    return 0
-
-
-async def _list_far_orphans(host: str) -> list[Orphan]:
-    async with open_connection(host) as peer:
-        return [*(await peer.ask("orphans", OrphansFound, _LIST_TIMEOUT)).orphans]
-
-
-def _end_orphan(pid: int, orphan_list: list[Orphan], *, sure: bool) -> int:
-    """Stop one orphan and its child processes, after asking unless `sure`."""
-    orphan = next((candidate for candidate in orphan_list if candidate.pid == pid), None)
-    if orphan is None:
-        raise UsageError(f"pid {pid} is not an orphaned engine process", hint="dflash-tui orphans lists them")
-    try:
-        process = psutil.Process(pid)  # it holds the start time: another process with this pid is never signalled
-    except psutil.NoSuchProcess:
-        return _report_exited(pid)
-    what = f"{orphan.name} (pid {pid}), which holds {format_gib(orphan.resident)}"
-    if not sure:
-        if not sys.stdin.isatty():
-            raise UsageError("cannot ask for confirmation without a terminal", hint=f"dflash-tui orphans {pid} --yes")
-        if not ask_yes(f"Stop {what}?"):
+    if not args.yes:
+        if args.run and not can_ask():
+            hint = f"dflash-tui stop --orphans {args.run} --yes"
+            raise UsageError("cannot ask for confirmation without a terminal", hint=hint)
+        if args.json or not can_ask():
+            print_status("--yes stops them, a PID one of them; dflash-tui gpus shows what they hold on a GPU")
+            return 0
+        if not ask_yes(f"Stop {pluralize(len(orphans), 'process')}?"):
             print_status("not stopped")
             return 0
-    if processes.read_process_identity(pid) != orphan.born:
-        return _report_exited(pid)
-    if processes.end_processes([process, *processes.list_descendants(pid)], _STOP_TIMEOUT):
+    for orphan in orphans:
+        _end_orphan(orphan)
+    return 0
+
+
+def _end_orphan(orphan: Orphan) -> None:
+    what = f"{orphan.name} (pid {orphan.pid}), which holds {format_gib(orphan.resident)}"
+    try:
+        process = psutil.Process(orphan.pid)  # it holds the start time: a later process with its pid gets no signal
+    except psutil.NoSuchProcess:
+        process = None
+    if process is None or processes.read_process_identity(orphan.pid) != orphan.born:
+        print_status(f"pid {orphan.pid} has already exited")
+    elif processes.end_processes([process, *processes.list_descendants(orphan.pid)], _STOP_TIMEOUT):
         hint = "it may belong to another user, or be blocked in the kernel; see dmesg"
         raise DflashError(f"cannot stop {what}", hint=hint)
-    print_status(f"stopped {what}")
-    return 0
-
-
-def _report_exited(pid: int) -> int:
-    print_status(f"pid {pid} has already exited")
-    return 0
+    else:
+        print_status(f"stopped {what}")

@@ -1,4 +1,4 @@
-"""`verify RECIPE|RUN`: the functional check of a served pair, as one table."""
+"""`verify RECIPE|RUN`: the functional check of a served pair as one table, or of its answers alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import contextlib
 import sys
 import time
 
-from dflash_tui.benchmark.functional_check import check_server, skip_check
+from dflash_tui.benchmark.chat import check_server, skip_check
 from dflash_tui.cli.commands.experiments import verify_output
 from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table
@@ -24,6 +24,10 @@ _OUTPUT = "output"
 
 def verify(args: argparse.Namespace) -> int:
     """Check a server that runs, or one that is launched for it and stopped again; keep what was seen."""
+    if args.lossless:
+        return verify_output(args)
+    if args.detach:
+        raise UsageError("--detach is for verify --lossless")
     as_json, args.json = args.json, False
     run = _find_running(args.recipe)
     launched = run is None
@@ -86,6 +90,7 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
     why = "left out" if args.without_output else why if works else "it does not answer"
     if why:
         return skip_check(_OUTPUT, why)
+    args.yes = True
     try:
         verify_output(args)
     except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed

@@ -80,22 +80,13 @@ def make_patched_engine(
 
 
 def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
-    """Return by path the unified diff of those of `patches` that the engine needs.
-
-    Raises:
-        PatchError: one does not fit.
-    """
+    """Return by path the unified diff of the patches that the engine needs; raise PatchError where one does not fit."""
     before = status.read_files(engine, {path for patch in patches for path in patch.paths}).texts
     edited = _edit_texts(engine, _select_needed(patches, engine, hardware))
     return {path: text_edits.diff_file(path, before[path] or "", text) for path, text in sorted(edited.items())}
 
 
 def _select_needed(patches: Sequence[Patch], base: Engine, hardware: Hardware | None) -> list[Patch]:
-    """Return the patches that `base` needs.
-
-    Raises:
-        PatchError: one does not fit, or not without another.
-    """
     states = {patch.name: status.find_patch_status(patch, base, hardware) for patch in patches}
     for patch in patches:
         if states[patch.name].state is PatchState.DRIFTED:
@@ -117,7 +108,6 @@ def _build_drift_error(patch: Patch, base: Engine, state: PatchStatus) -> PatchE
 
 
 def _edit_texts(base: Engine, needed: Sequence[Patch]) -> dict[str, str]:
-    """Return by path the new texts; each compiles."""
     names = {path for patch in needed for path in patch.paths}
     return text_edits.patch_texts(needed, status.read_files(base, names).texts)
 
@@ -133,7 +123,7 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
     began = time.monotonic()
     clone_environment(base, making, folder)
-    clone = replace(base, folder=str(making), adopted=False, base=base.folder)
+    clone = replace(base, folder=str(making), adopted=False, base=base.folder, package="")
     before = status.read_files(base, edited).digests
     for path, text in edited.items():
         _replace_file(status.resolve_vllm_file(clone, path), text)
@@ -233,9 +223,6 @@ def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
     """Have the clone's own Python import the edited modules; return why that could not be checked, or nothing.
 
     A module that `base` cannot import either (without a GPU, say) tells nothing about the patch.
-
-    Raises:
-        PatchError: a module imports as it was, and not with the patch.
     """
     if not edited:
         return ""
@@ -253,7 +240,6 @@ def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
 
 
 def _list_failed_imports(engine: Engine, modules: Sequence[str], env: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the modules that the engine does not import, and why; all of them where its Python cannot be asked."""
     try:
         answer = engine_python.run_script(
             engine.python, "describe.py", "failures", *modules, timeout=engine_python.IMPORT_TIMEOUT, env=env

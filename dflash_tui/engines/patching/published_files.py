@@ -25,12 +25,7 @@ _SECONDS = 60
 
 
 def preview_on_wheel(patches: Sequence[Patch], spec: EngineSpec) -> dict[str, str]:
-    """Return by path the unified diff of patches on the files of the wheel that `spec` would install.
-
-    Raises:
-        EngineError: the package index cannot be reached, or has no such wheel.
-        PatchError: a patch does not fit.
-    """
+    """Return by path the unified diff of patches on the files of the wheel that `spec` would install."""
     paths = {path for patch in patches for path in patch.paths}
     texts = _read_files(_find_wheel(spec), paths, spec) if paths else {}
     after = text_edits.patch_texts(patches, texts)
@@ -60,7 +55,6 @@ def _find_wheel(spec: EngineSpec) -> str:
 
 
 def _read_files(address: str, paths: Iterable[str], spec: EngineSpec) -> dict[str, str | None]:
-    """Return the texts of files of the `vllm` package in a wheel; None for one that it does not have."""
     url = urlsplit(address)
     try:
         is_remote = url.scheme in {"http", "https"}

@@ -37,11 +37,7 @@ class EngineFiles(NamedTuple):
 
 
 def resolve_vllm_file(engine: Engine, path: str) -> Path:
-    """Return the file of the engine's `vllm` package that `path` names.
-
-    Raises:
-        PatchError: it is a link, or leads out of the package.
-    """
+    """Return the file of the engine's `vllm` package that `path` names; raise PatchError where that leads out of it."""
     package = paths.resolve_links(engine.vllm_package)
     there = package / path
     if paths.resolve_links(there) != there or not there.is_relative_to(package):
@@ -116,10 +112,7 @@ class FileCheck(msgspec.Struct, frozen=True):
 def build_of_engine(engine: Engine) -> VllmBuild:
     """Return which vLLM the engine holds: distribution, version and CUDA."""
     build = patch_file.describe_build(engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine))
-    try:
-        return msgspec.structs.replace(build, editable=engine.source_tree is not None)
-    except EngineError:  # its folders are gone
-        return build
+    return msgspec.structs.replace(build, editable=engine.source_tree is not None)
 
 
 def read_torch_backend(engine: Engine) -> str:
@@ -164,7 +157,7 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     if upstream and patch_file.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
     upstream = upstream and not (fit is EditFit.ABSENT and _matches_any_use(patch))
-    exact = fit is EditFit.PRESENT and text_edits.is_in_effect(patch, texts)
+    exact = fit is EditFit.PRESENT
     other = bool(patch.by_others) and all(
         text_edits.matches_fingerprint(fingerprint, texts) for fingerprint in patch.by_others
     )
@@ -219,11 +212,8 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
             PatchState.NOT_APPLICABLE,
             patch_file.explain_out_of_range(patch) if why.startswith("upstream") else why,
         )
-    if fit is EditFit.ABSENT and _would_take_effect(patch, files):
+    if fit is EditFit.ABSENT:
         return PatchStatus(patch.name, PatchState.NEEDED)
-    if fit is not EditFit.DRIFTED:
-        undone = f"a later definition in {', '.join(patch.paths)} overrides what it changes"
-        return PatchStatus(patch.name, PatchState.DRIFTED, undone)
     mismatch = f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
     reason = "; ".join(files.unreadable[path] for path in patch.paths if path in files.unreadable) or mismatch
     if patch_file.explain_caveat(patch, build):  # reinstalling would not help
@@ -231,14 +221,6 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
     return PatchStatus(
         patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, files.texts, files.unreadable)
     )
-
-
-def _would_take_effect(patch: Patch, files: EngineFiles) -> bool:
-    """Whether the patch would have an effect; what would not compile is refused when it is applied."""
-    try:
-        return text_edits.is_in_effect(patch, {**files.texts, **text_edits.patch_texts([patch], files.texts)})
-    except PatchError:
-        return True
 
 
 def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) -> tuple[dict[str, str], set[str]]:
@@ -293,11 +275,7 @@ _DISABLED = "disabled by --set"
 
 
 def load_planned_patches(plan: Plan) -> list[Patch]:
-    """Return the patches of a plan.
-
-    Raises:
-        UsageError: one is gone or not valid.
-    """
+    """Return the patches of a plan; raise UsageError where one is gone or not valid."""
     return [patch_file.load_patch(name) for name in plan.patches]
 
 
@@ -333,11 +311,7 @@ def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
 
 
 def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
-    """Return when an engine can be made from `engine` with these patches.
-
-    Raises:
-        PatchError: one requires a patch that is not there, or is an alternative to one that is.
-    """
+    """Raise PatchError where a patch requires another that is not there, or is an alternative to one that is."""
     names = {patch.name for patch in needed}
     for patch in needed:
         for other in patch_file.load_all_patches()[0]:

@@ -50,18 +50,11 @@ def _in_class(fingerprint: Fingerprint, tree: ast.Module) -> bool:
 
 
 def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
-    """Return the class or function of that name; of several the last, as Python does."""
     return next((node for node in reversed(body) if isinstance(node, kind) and node.name == name), None)
 
 
 def parse_source(text: str) -> ast.Module:
-    """Return the syntax tree of vLLM's own text, whose warnings are not ours; a byte order mark is Python, too.
-
-    Raises:
-        SyntaxError: it is not Python.
-        ValueError: it holds null characters.
-        RecursionError, MemoryError: it is nested too deeply.
-    """
+    """Return the syntax tree of vLLM's own text without warnings; raise one of `NOT_PYTHON` where it has none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         return ast.parse(text.encode())
@@ -81,7 +74,6 @@ def _fields(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _first(function: ast.FunctionDef) -> ast.stmt:
-    """Return the first statement of a function that does anything, so not its docstring."""
     body = function.body
     return body[1] if ast.get_docstring(function) is not None and len(body) > 1 else body[0]
 
@@ -111,9 +103,6 @@ def _used(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-# To describe a drift: the most edits that are compared, lines more of a place, and characters of a line.
-_DESCRIBED, _WIDENED, _WIDEST = 8, 9, 500
-_WORD = re.compile(r"\w+")
 # From the start of a run of blanks alone: a patch may hold 245,000 of them.
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
@@ -138,19 +127,13 @@ def fit_edits(patch: Patch, texts: Texts) -> EditFit:
     return EditFit.PRESENT if all(count == (0, 1) for count in counts) else EditFit.DRIFTED
 
 
-def _times(text: str, part: str) -> int:
-    """Return at how many places `part` stands in `text`; at least 2 where it overlaps itself."""
-    first = text.find(part)
-    return 0 if first < 0 else 1 if text.rfind(part) == first else max(2, text.count(part))
-
-
 def _count_matches(text: str, edit: Edit) -> tuple[int, int]:
     """Return how often the old and the new text are there, the new one also without the comments that name us."""
     new = edit.new if edit.new in text else _MARKER.sub("", edit.new)
     if not new.strip():  # what only takes away leaves nothing to be seen
-        return _times(text, edit.old), 0
+        return text.count(edit.old), 0
     # An edit that only inserts has its old text within the new one.
-    return _times(text.replace(new, ""), edit.old), _times(text, new)
+    return text.replace(new, "").count(edit.old), text.count(new)
 
 
 def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
@@ -164,8 +147,8 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
         for file in patch.files:
             text = after.get(file.path, texts.get(file.path))
             for edit in file.edits:
-                if text is None or _times(text, edit.old) != 1:
-                    times = f"{_times(text, edit.old)} times" if text else "nowhere"
+                if text is None or text.count(edit.old) != 1:
+                    times = f"{text.count(edit.old)} times" if text else "nowhere"
                     raise PatchError(
                         f"patch {patch.name} does not fit {file.path}",
                         evidence=f"the text it replaces is found {times}: {first_filled_line(edit.old)}",
@@ -179,23 +162,7 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
     return after
 
 
-def is_in_effect(patch: Patch, texts: Texts) -> bool:
-    """Whether the source does what the patch's new text says, as far as its fingerprints tell.
-
-    A method is overridden by a later one of the same name in its class. A fingerprint tells when the new text names it.
-    """
-    added = "".join(edit.new for file in patch.files for edit in file.edits)
-    names = set(_WORD.findall(added))
-    relevant = [
-        fingerprint
-        for fingerprint in patch.fingerprints
-        if fingerprint.in_class and fingerprint.path in patch.paths and fingerprint.has in names
-    ]
-    return all(matches_fingerprint(fingerprint, texts) for fingerprint in relevant)
-
-
 def _broken(path: str, text: str) -> str:
-    """Return why the text of `path` does not compile; empty when it does."""
     # Warnings and errors quote a file of that name, which in the current folder could be anybody's.
     nowhere = f"{os.devnull}/{path}"
     try:
@@ -223,47 +190,18 @@ def diff_file(path: str, before: str, after: str) -> str:
 
 
 def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str:
-    """Return for each edit that does not fit how the text that comes closest differs from what it replaces.
-
-    `unreadable` says why a file has no text.
-    """
-    lines = []
+    """Return for each edit that does not fit how often its old and new text are found; `unreadable` is by file."""
+    lines, applied, edits = [], 0, 0
     for file in patch.files:
-        text = texts.get(file.path)
-        if text is None:
+        if (text := texts.get(file.path)) is None:
             lines.append(f"{unreadable.get(file.path, f'{file.path} is not there')}\n")
             continue
-        if "\r\n" in text and any("\n" in edit.old for edit in file.edits):
-            lines.append(f"{file.path}: its lines end in CR LF, those of the patch in LF\n")
-            text = text.replace("\r\n", "\n")
-        elsewhere = text
-        for part in (part for edit in file.edits for part in (edit.new, edit.old) if part and text.count(part) == 1):
-            elsewhere = elsewhere.replace(part, "\n" * part.count("\n"))
         for edit in file.edits:
-            first = first_filled_line(edit.old)
-            if (times := _times(text, edit.old)) > 1:
-                lines.append(f"{file.path}: the text is found {times} times: {first}\n")
-            elif not times and not (edit.new and edit.new in text):
-                shown = _diff_closest(file.path, edit.old, elsewhere) if len(lines) < _DESCRIBED else ""
-                lines.append(shown or f"{file.path}: nothing similar to this: {first}\n")
-            elif all(_count_matches(text, edit)):
-                lines.append(f"{file.path}: both the text that it replaces and its own text are found: {first}\n")
-    counts = [_count_matches(texts.get(file.path) or "", edit) for file in patch.files for edit in file.edits]
-    if present := counts.count((0, 1)):
-        lines.append(f"{present} of its {len(counts)} edits are applied already, the others are not\n")
+            old, new = _count_matches(text, edit)
+            applied, edits = applied + ((old, new) == (0, 1)), edits + 1
+            if (old, new) not in {(1, 0), (0, 1)}:
+                also = f", and the text that it would become {new} times" if new else ""
+                lines.append(f"{file.path}: this is found {old} times{also}: {first_filled_line(edit.old)}\n")
+    if applied:
+        lines.append(f"{applied} of its {edits} edits are applied already, the others are not\n")
     return "".join(lines)
-
-
-def _diff_closest(path: str, wanted: str, text: str) -> str:
-    """Return the diff from the text that a patch expects to the place that begins most like it; empty without one."""
-    old, lines, first = wanted.splitlines(), text.splitlines(), first_filled_line(wanted)
-    starts = [line.strip()[:_WIDEST] for line in lines]
-    close = difflib.get_close_matches(first[:_WIDEST], starts, 1)
-    if not close:
-        return ""
-    at = starts.index(close[0])
-    sizes = range(len(old), len(old) + _WIDENED)  # some lines may have been inserted
-    size = max(sizes, key=lambda size: difflib.SequenceMatcher(None, old, lines[at : at + size]).ratio())
-    place = f"{path} (line {at + 1})"
-    diff = difflib.unified_diff(old, lines[at : at + size], f"{path} (as the patch expects it)", place, lineterm="")
-    return "".join(f"{line}\n" for line in diff)

@@ -3,23 +3,23 @@
 A launch need not change a model for its answers to change: kernels round differently, and the least rounding may turn a
 token, after which the rest of a greedy answer is another. Two boots of one arm may do so, too, and that is the
 yardstick. The unit is the prompt as it was sent. Its excess is the share of pairs of boots, one of each arm, that
-answered it differently, less the same share within the arms, of which each counts alike. Where boots of both arms are
-the same, that is 0 on average. The interval is that of the mean excess by a percentile bootstrap over prompts
-(Efron & Tibshirani 1993, chapter 13), so it does not speak of boots that were not made: two of each arm that happen to
-be alike within an arm, by a choice of kernels that is made at each start, count as a difference.
+answered it differently, less the same share within the arms, of which each counts alike. The interval is that of the
+mean excess by a percentile bootstrap over prompts (Efron & Tibshirani 1993, chapter 13), so it does not speak of boots
+that were not made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, product
-from statistics import fmean, median
+from statistics import fmean
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.sse import Answer
-from dflash_tui.experiments.analysis.measures import TAIL, bootstrap_means, select_measured_boots
+from dflash_tui.experiments.analysis import stats
+from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     Comparison,
     ExperimentReport,
@@ -28,8 +28,7 @@ from dflash_tui.experiments.analysis.report import (
     OutputVerdict,
     TokenComparison,
 )
-from dflash_tui.experiments.design import AnswerCheck, Arm, Boot, Design, KeptAnswer
-from dflash_tui.planning.plan import Plan
+from dflash_tui.experiments.design import AnswerCheck, Boot, Design, KeptAnswer
 from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
 # Fewer prompts than these decide nothing: of two, both differ by chance in one experiment of nine.
@@ -38,8 +37,6 @@ _YARDSTICK = "those of two boots of one arm"
 _UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
 # Characters of a first difference that are shown, before it and after.
 _BEFORE, _AFTER = 60, 120
-
-
 # With fewer positions the largest shift may be far below that of rounding.
 _FEWEST_POSITIONS = 100
 
@@ -69,47 +66,36 @@ _Answers = dict[PromptKey, BootAnswer]
 
 def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -> ExperimentReport:
     """Return the report with the check of the answers in every comparison of arms that launch something else."""
-    if not report.design.suite or report.design.measures_start:  # nothing was sent, or it is not known what
+    design = report.design
+    if not design.suite or design.measures_start:  # nothing was sent, or it is not known what
         return report
-    checked = []
-    for comparison in report.comparisons:
-        a, b = comparison.a, comparison.b
-        if _launch_differently(report.design.arms[a], report.design.arms[b]):
-            outputs = compare_outputs(report.design, report.boots, a, b, answers)
-            checked.append(replace(comparison, outputs=outputs))
-        else:
-            checked.append(comparison)
-    return replace(report, comparisons=tuple(checked))
-
-
-def _launch_differently(a: Arm, b: Arm) -> bool:
     fields = ("argv", "env", "patches", "engine_folder")
-    return a.request != b.request or any(getattr(a.plan, name) != getattr(b.plan, name) for name in fields)
+
+    def check(comparison: Comparison) -> Comparison:
+        a, b = design.arms[comparison.a], design.arms[comparison.b]
+        if a.request == b.request and all(getattr(a.plan, name) == getattr(b.plan, name) for name in fields):
+            return comparison
+        return replace(comparison, outputs=compare_outputs(design, report.boots, comparison.a, comparison.b, answers))
+
+    return replace(report, comparisons=tuple(map(check, report.comparisons)))
 
 
 def compare_outputs(
     design: Design, boots: Sequence[Boot], a: int, b: int, kept_answers: Sequence[KeptAnswer] = ()
 ) -> OutputComparison:
-    """Return how far the greedy answers of two arms differ beyond those of boots of one arm.
-
-    Without `kept_answers` it is known whether answers differ, but not where.
-    """
+    """Return how far the greedy answers of two arms differ beyond those of boots of one arm."""
     if why := _explain_meaningless(design, a, b):
         return OutputComparison(OutputVerdict.UNKNOWN, why)
     ours, theirs = ([(boot.number, _collect_answers(boot, kept_answers)) for boot in select_measured_boots(boots, arm)]
                     for arm in (a, b))  # fmt: skip
-    everybody = [answers for _, answers in (*ours, *theirs)]
-    shared = [key for key in everybody[0] if all(key in answers for answers in everybody)] if everybody else []
+    of_all = [answers for _, answers in (*ours, *theirs)]
+    shared = [key for key in of_all[0] if all(key in answers for answers in of_all)] if of_all else []
     if not ours or not theirs or not shared:
         return OutputComparison(OutputVerdict.UNKNOWN, "no prompt was answered in every boot of both arms")
-    ours_by_boot, theirs_by_boot = [answers for _, answers in ours], [answers for _, answers in theirs]
-    between = [_share_different(key, product(ours_by_boot, theirs_by_boot)) for key in shared]
-    within = [
-        [_share_different(key, combinations(arm, 2)) for key in shared]
-        for arm in (ours_by_boot, theirs_by_boot)
-        if len(arm) > 1
-    ]
-    in_tokens = all(answers[key].tokens for answers in everybody for key in shared)
+    by_boot = [[answers for _, answers in arm] for arm in (ours, theirs)]
+    between = [_share_different(key, product(by_boot[0], by_boot[1])) for key in shared]
+    within = [[_share_different(key, combinations(arm, 2)) for key in shared] for arm in by_boot if len(arm) > 1]
+    in_tokens = all(answers[key].tokens for answers in of_all for key in shared)
     comparison = OutputComparison(
         OutputVerdict.UNKNOWN,
         prompts=len(shared),
@@ -117,15 +103,11 @@ def compare_outputs(
         different=fmean(between),
         within=tuple(map(fmean, within)) if len(within) == 2 else (),
         unit="token" if in_tokens else "character",
-        position=_find_median_position(shared, product(ours_by_boot, theirs_by_boot), in_tokens=in_tokens),
-        position_within=_find_median_position(
-            shared, (*combinations(ours_by_boot, 2), *combinations(theirs_by_boot, 2)), in_tokens=in_tokens
-        ),
         first=_find_first_difference(shared, ours, theirs, in_tokens=in_tokens),
     )
     accepted_all = _accepted_all(design, boots, a, b)
     if checks := [check for boot in select_measured_boots(boots, a) for check in boot.checks]:
-        comparison = judge_tokens(comparison, checks, untested=_UNTESTED if accepted_all else "")
+        comparison = _judge_tokens(comparison, checks, untested=_UNTESTED if accepted_all else "")
         worst = comparison.tokens.worst if comparison.tokens else None
         keys = [key for key in shared if worst and key == (worst.kind, worst.streams, worst.round)]
         return replace(comparison, first=_find_first_difference(keys, ours, theirs, in_tokens=in_tokens))
@@ -137,10 +119,7 @@ def compare_outputs(
 
 
 def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool:
-    """Whether one of two arms drafts, the other does not, and no draft was rejected.
-
-    A verification that accepts everything would look the same, as for answers that repeat one token.
-    """
+    """Whether one of two arms drafts, the other does not, and no draft was rejected, as if nothing were verified."""
     drafts = [design.arms[arm].plan.num_speculative_tokens for arm in (a, b)]
     if all(drafts) or not any(drafts):
         return False
@@ -152,44 +131,29 @@ def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool
 
 
 def _judge(comparison: OutputComparison, excess: Sequence[float]) -> OutputComparison:
-    if not excess:
-        why = f"whether they differ more than {_YARDSTICK} is unknown, it takes two boots of each arm"
-        return replace(comparison, why=why)
     if len(excess) < FEWEST:
-        why = f"whether they differ more than {_YARDSTICK} is unknown, at least {FEWEST} prompts are needed"
-        return replace(comparison, why=why)
-    low, high = _bootstrap_mean(excess)
-    verdict = OutputVerdict.DIFFERENT if low > 0 else OutputVerdict.ALIKE
-    return replace(comparison, verdict=verdict, excess=fmean(excess), low=low, high=high)
-
-
-def _bootstrap_mean(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean.
-
-    Where all prompts are alike a bootstrap has no spread, so its ends are at least those of a share of which none or
-    all of so many were seen (Clopper & Pearson 1934).
-    """
-    low, high = bootstrap_means(values)
-    rare = TAIL ** (1 / len(values))
-    return min(low, rare), max(high, 1 - rare)
+        need = f"at least {FEWEST} prompts are needed" if excess else "it takes two boots of each arm"
+        return replace(comparison, why=f"whether they differ more than {_YARDSTICK} is unknown, {need}")
+    mean = stats.bootstrap_mean(excess)
+    verdict = OutputVerdict.DIFFERENT if mean.low > 0 else OutputVerdict.ALIKE
+    return replace(comparison, verdict=verdict, excess=mean.ratio, low=mean.low, high=mean.high)
 
 
 def _explain_meaningless(design: Design, a: int, b: int) -> str:
     if design.temperature != 0:
         heat = "the model's own" if design.temperature is None else f"{design.temperature:g}"
         return f"answers were sampled, at a temperature of {heat}: --temperature 0 compares them"
-    reasons = dict.fromkeys(reason for arm in (a, b) for reason in _list_made_up(design.arms[arm].plan))
-    return f"{'; '.join(reasons)}: such answers say nothing" if reasons else ""
-
-
-def _list_made_up(plan: Plan) -> list[str]:
-    """Return what makes answers meaningless; toy weights that a recipe builds are real to a verification."""
-    reasons = [reason for reason in plan.synthetic.split("; ") if reason]
-    return [
+    plans = [design.arms[arm].plan for arm in (a, b)]
+    made_up = dict.fromkeys(
+        (reason, bool(plan.build_script)) for plan in plans for reason in plan.synthetic.split("; ")
+    )
+    # Toy weights that a recipe builds are real to a verification.
+    reasons = dict.fromkeys(
         reason
-        for reason in reasons
-        if not plan.build_script or any(what in reason for what in NOT_ANSWERED_BY_THE_MODEL)
-    ]
+        for reason, is_built in made_up
+        if reason and (not is_built or any(what in reason for what in NOT_ANSWERED_BY_THE_MODEL))
+    )
+    return f"{'; '.join(reasons)}: such answers say nothing" if reasons else ""
 
 
 def _collect_answers(boot: Boot, kept_answers: Sequence[KeptAnswer]) -> _Answers:
@@ -225,14 +189,6 @@ def _locate(a: BootAnswer, b: BootAnswer, *, in_tokens: bool) -> int | None:
     if in_tokens:
         return locate_difference(a.tokens, b.tokens)
     return locate_difference(a.answer.text, b.answer.text) if a.answer and b.answer else None
-
-
-def _find_median_position(
-    shared: Sequence[PromptKey], pairs: Iterable[tuple[_Answers, _Answers]], *, in_tokens: bool
-) -> float | None:
-    located = [_locate(ours[key], theirs[key], in_tokens=in_tokens) for ours, theirs in pairs for key in shared]
-    positions = [place + 1 for place in located if place is not None]
-    return median(positions) if positions else None
 
 
 def _find_first_difference(
@@ -293,11 +249,8 @@ class AnswerPair(NamedTuple):
     b: Answer
 
 
-def judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *, untested: str) -> OutputComparison:
-    """Return the comparison with a verdict by scored tokens.
-
-    `checks` are those of the arm without speculation; `untested` is why answers that are alike prove nothing, or empty.
-    """
+def _judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *, untested: str) -> OutputComparison:
+    """Return the comparison judged by scored tokens; `untested` is why answers that are alike prove nothing."""
     tokens = _sum_up(checks)
     comparison = replace(comparison, verdict=OutputVerdict.UNKNOWN, why="", tokens=tokens)
     if tokens.faults and tokens.positions < _FEWEST_POSITIONS:

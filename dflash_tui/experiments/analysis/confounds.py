@@ -12,12 +12,7 @@ from typing import NamedTuple
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.secrets import LEFT_OUT, is_secret
 from dflash_tui.events import Phase
-from dflash_tui.experiments.analysis.measures import (
-    TOKENS,
-    measure_agreement,
-    measure_request,
-    select_measured_boots,
-)
+from dflash_tui.experiments.analysis.measures import TOKENS, measure_request, select_measured_boots
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 
@@ -28,17 +23,13 @@ _OWN_ENV = frozenset({
     "XDG_CACHE_HOME", "VLLM_PORT", "TMPDIR",
 })  # fmt: skip
 _OWN_OPTIONS = frozenset({"--port"})
-_WITHOUT_SPEED = "an answer that came in one piece has no speed, --scale 4 asks for longer ones"
+_WITHOUT_SPEED = "; an answer that came in one piece has no speed, --scale 4 asks for longer ones"
 # In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
 _PREFIX_POINTS = 3.0
-_LENGTH = 0.02
-# The same where each answer ends where the model ends it.
-_FREE_LENGTH = 0.1
+# By how much lengths of answers may differ: of the length asked for, and where the model ends them.
+_LENGTH, _FREE_LENGTH = 0.02, 0.1
 # Seen on two processors: arms that are drafted for alike, 2.6 times apart while others had 0.8 and 1.1 of them.
 _BUSY = 0.5
-_APART, _FAR_LESS = 0.2, 0.3
-
-
 _THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
 # A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.
 _CLOCK, _CELSIUS, _LOAD, _OTHERS = 0.05, 15, 2.0, 0.5
@@ -47,22 +38,22 @@ _WATTS = 1.05
 _SECONDS, _START = 2.0, 0.1
 # The counters may be a step behind the answers.
 _STRANGE, _TOKENS = 0.02, 64
+_LONGEST = 200
 
 
 class _ArmPair(NamedTuple):
     """Two arms of an experiment with all their boots."""
 
     design: Design
-    arms: tuple[int, int]
-    boots: Sequence[Boot]
+    arms: tuple[Arm, Arm]
+    boots: tuple[Sequence[Boot], Sequence[Boot]]
+    """Those of each arm that measured something."""
+    failed: tuple[Sequence[Boot], Sequence[Boot]]
     measure: str
 
     @property
     def measured(self) -> list[Boot]:
-        return [boot for arm in self.arms for boot in self.boots_of(arm)]
-
-    def boots_of(self, arm: int) -> list[Boot]:
-        return select_measured_boots(self.boots, arm)
+        return sorted((*self.boots[0], *self.boots[1]), key=lambda boot: boot.number)
 
     def arm(self, boot: Boot) -> Arm:
         return self.design.arms[boot.arm]
@@ -72,140 +63,164 @@ def find_confounds(
     design: Design, boots: Sequence[Boot], a: int, b: int, measure: str = TOKENS
 ) -> tuple[Confound, ...]:
     """Return what besides two arms may have made their difference, what refuses a verdict first."""
-    pair = _ArmPair(design, (a, b), [boot for boot in boots if boot.arm in {a, b}], measure)
+    pair = _ArmPair(
+        design,
+        (design.arms[a], design.arms[b]),
+        (select_measured_boots(boots, a), select_measured_boots(boots, b)),
+        (_select_failed_boots(boots, a), _select_failed_boots(boots, b)),
+        measure,
+    )
     confounds = [confound for rule in _RULES for confound in rule(pair)]
-    confounds += find_disturbances(pair.measured)
     return tuple(sorted(confounds, key=lambda confound: not confound.refuses))
+
+
+def _select_failed_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
+    return [boot for boot in boots if boot.arm == arm and boot.error]
+
+
+def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
+    for arm, boots, failed in zip(pair.arms, pair.boots, pair.failed, strict=True):
+        error = failed[0].error[:_LONGEST] if failed else ""
+        if not boots:
+            yield Confound(f"no boot of {arm.name} measured anything", error, refuses=True)
+        elif failed:
+            yield Confound(f"a boot of {arm.name} failed", f"{pluralize(len(failed), 'attempt')}: {error}", False)
+
+
+def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
+    sent = max(pair.design.concurrency)
+    waits = [arm for arm in pair.arms if arm.plan.most_requests is not None and arm.plan.most_requests < sent]
+    if len(waits) == 1 and pair.design.vary != "max-num-seqs":
+        evidence = f"{waits[0].name} takes {waits[0].plan.most_requests} at once, and {sent} are sent"
+        yield Confound("requests wait in one arm", evidence, refuses=False)
 
 
 def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
     """Flags and variables: a boot has those of its own arm, and all others are the same in all boots."""
-    plain: dict[int, dict[str, str]] = {}
+    varied = _OWN_ENV.union(*(arm.plan.env for arm in pair.arms))
     for boot in pair.measured:
         plan = pair.arm(boot).plan
         if boot.argv:
             wrong = _list_changes(parse_argv_options(plan.argv), parse_argv_options(boot.argv))
             yield from _refuse("other flags than its arm's", boot, wrong)
-        env = {name: value for name, value in boot.env.items() if name not in _OWN_ENV}
         planned = {name: value for name, value in plan.env.items() if name not in _OWN_ENV}
-        if boot.env or planned:
-            missing = _list_changes(planned, {name: env[name] for name in planned if name in env})
-            yield from _refuse("other variables than its arm's", boot, missing)
-        plain[boot.number] = env
-    varied = {name for arm in pair.arms for name in pair.design.arms[arm].plan.env}
-    beyond = {number: {n: v for n, v in env.items() if n not in varied} for number, env in plain.items()}
-    yield from find_unequal_values("variables differ between boots", beyond)
-    around = {boot.number: boot.inherited for boot in pair.measured if boot.inherited is not None}
-    heeded = {number: {n: v for n, v in env.items() if n not in _OWN_ENV | varied} for number, env in around.items()}
-    yield from find_unequal_values("they were launched from different environments", heeded)
+        actual = {name: boot.env[name] for name in planned if name in boot.env}
+        yield from _refuse("other variables than its arm's", boot, _list_changes(planned, actual))
+    yield from _find_unequal_values(
+        "variables differ between boots", {b.number: _leave_out(b.env, varied) for b in pair.measured}
+    )
+    around = {b.number: _leave_out(b.inherited, varied) for b in pair.measured if b.inherited is not None}
+    yield from _find_unequal_values("they were launched from different environments", around)
 
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
-    plans = [pair.design.arms[arm].plan for arm in pair.arms]
-    engines = {plan.unpatched_folder for plan in plans}
-    apart = [pair.boots_of(arm) for arm in pair.arms]
-    for boots in [pair.measured] if len(engines) == 1 else apart:
-        yield from find_unequal_values(
-            "versions differ", {boot.number: boot.versions for boot in boots if boot.versions}
-        )
-        yield from find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
-    varied = set(plans[0].patches) ^ set(plans[1].patches)
+    ours, theirs = (arm.plan for arm in pair.arms)
+    same_engine, varied = ours.unpatched_folder == theirs.unpatched_folder, set(ours.patches) ^ set(theirs.patches)
+    for boots in [pair.measured] if same_engine else pair.boots:
+        yield from _find_unequal_values("versions differ", {b.number: b.versions for b in boots if b.versions})
+        yield from _find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
     # What a patch made is the whole of its files, which another one may change, too.
-    for boots in apart if varied or len(engines) > 1 else [pair.measured]:
+    for boots in [pair.measured] if same_engine and not varied else pair.boots:
         # Of a run that is no boot only the names are recorded.
         named = {name for boot in boots for name, sha in boot.patches.items() if not sha}
         patches = {
-            b.number: {
-                name: "in" if name in named else sha[:12] for name, sha in b.patches.items() if name not in varied
-            }
+            b.number: {name: "in" if name in named else sha[:12] for name, sha in _leave_out(b.patches, varied).items()}
             for b in boots
         }
-        yield from find_unequal_values("patches differ", patches)
+        yield from _find_unequal_values("patches differ", patches)
     for boot in pair.measured:
-        plan = pair.arm(boot).plan
-        wrong = [f"without {name}" for name in plan.patches if name not in boot.patches]
-        wrong += [f"with {name}" for name in sorted(varied - set(plan.patches)) if name in boot.patches]
+        planned = pair.arm(boot).plan.patches
+        wrong = [f"without {name}" for name in planned if name not in boot.patches]
+        wrong += [f"with {name}" for name in sorted(varied - set(planned)) if name in boot.patches]
         yield from _refuse("other patches than its arm's", boot, wrong)
-    for boots in [pair.measured] if plans[0].gpus == plans[1].gpus else apart:
-        yield from find_unequal_values(
+    for boots in [pair.measured] if ours.gpus == theirs.gpus else pair.boots:
+        yield from _find_unequal_values(
             "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
         )
     # Boots of earlier releases sent a seed, and did not record their sampler.
     if pair.design.temperature != 0 and any(boot.sampler for boot in pair.measured):
         samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if b.inherited is not None}
-        yield from find_unequal_values("the samplers differ", samplers)
-    yield from find_unequal_values(
-        "the driver differs", {b.number: {"driver": b.driver} for b in pair.measured if b.driver}
-    )
+        yield from _find_unequal_values("the samplers differ", samplers)
+    drivers = {b.number: {"driver": b.driver} for b in pair.measured if b.driver}
+    yield from _find_unequal_values("the driver differs", drivers)
 
 
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
     for boot in pair.measured:
         if failed := [request for request in boot.requests if request.error]:
-            evidence = f"{pluralize(len(failed), 'request')}, first {failed[0].error[:200]}"
+            evidence = f"{pluralize(len(failed), 'request')}, first {failed[0].error[:_LONGEST]}"
             yield _of_boot(boot, "requests failed", evidence)
         if boot.cold_request and boot.cold_request.error:
-            yield _of_boot(boot, "the first request failed", boot.cold_request.error[:200], refuses=False)
+            yield _of_boot(boot, "the first request failed", boot.cold_request.error[:_LONGEST], refuses=False)
         if short := [request for request in boot.requests if not request.error and request.finish not in whole]:
             evidence = f"{pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
-    lengths = [_mean_lengths(pair.boots_of(arm)) for arm in pair.arms]
+        if failures := sum(window.filler_failures for window in boot.windows):
+            evidence = f"{pluralize(failures, 'request')} that do not count failed"
+            yield _of_boot(boot, "not every boot kept its load up", evidence)
+        if boot.preemptions:
+            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
+    lengths = [_mean_lengths(boots) for boots in pair.boots]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
         if abs(ours - theirs) > (_LENGTH if pair.design.fixed else _FREE_LENGTH) * max(ours, theirs):
             evidence = f"{cell[0]}: {ours:.0f} and {theirs:.0f} tokens"
             yield Confound("answers differ in length", evidence, refuses=False)
-
-
-def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
-    """Requests that were answered without a figure in the judged measure.
-
-    A prompt without any figure in a boot cannot be compared. That refuses a verdict unless its answers have one token.
-    """
-    evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
-    for boot in sorted(pair.measured, key=lambda boot: boot.number):
-        answered = [request for request in boot.requests if not request.error]
-        unknown = [request for request in answered if not measure_request(request, pair.measure)]
-        if unknown:
-            measured_kinds = {
-                (request.kind, request.streams) for request in answered if measure_request(request, pair.measure)
-            }
-            lost = any(
-                request.tokens > 1 and (request.kind, request.streams) not in measured_kinds for request in unknown
-            )
-            kinds = ", ".join(dict.fromkeys(request.kind for request in unknown))
-            count = f"{len(unknown)} of {pluralize(len(answered), 'request')}"
-            evidence_by_loss[lost].append(f"boot {boot.number + 1}: {count} ({kinds})")
-    for lost, evidence in evidence_by_loss.items():
-        if evidence:
-            why = f"; {_WITHOUT_SPEED}" if pair.measure == TOKENS else ""
-            what = f"requests without a figure in {pair.measure}"
-            yield Confound(what, "; ".join(evidence)[:200] + why, refuses=lost)
-
-
-def _load_differences(pair: _ArmPair) -> Iterator[Confound]:
-    for boot in pair.measured:
-        if failures := sum(window.filler_failures for window in boot.windows):
-            evidence = f"{pluralize(failures, 'request')} that do not count failed"
-            yield _of_boot(boot, "not every boot kept its load up", evidence)
-
-
-def _counter_faults(pair: _ArmPair) -> Iterator[Confound]:
-    for boot in pair.measured:
-        if boot.preemptions:
-            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
     shares = {b.number: 100 * b.prefix_hits / b.prefix_queries for b in pair.measured if b.prefix_queries}
     if shares and not pair.design.repeats and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
         evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
         yield Confound("the share of prefix hits differed between boots", evidence, refuses=True)
 
 
+def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
+    lengths: dict[tuple[str, int], list[int]] = {}
+    for request in (request for boot in boots for request in boot.requests if request.tokens):
+        lengths.setdefault((request.kind, request.streams), []).append(request.tokens)
+    return {cell: sum(tokens) / len(tokens) for cell, tokens in lengths.items()}
+
+
+def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
+    """Requests without a figure in the judged measure; a prompt of several tokens without any refuses a verdict."""
+    evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
+    for boot in pair.measured:
+        answered = [request for request in boot.requests if not request.error]
+        unknown = [request for request in answered if not measure_request(request, pair.measure)]
+        known = {(r.kind, r.streams) for r in answered if measure_request(r, pair.measure)}
+        if unknown:
+            lost = any(request.tokens > 1 and (request.kind, request.streams) not in known for request in unknown)
+            kinds = ", ".join(dict.fromkeys(request.kind for request in unknown))
+            count = f"{len(unknown)} of {pluralize(len(answered), 'request')}"
+            evidence_by_loss[lost].append(f"boot {boot.number + 1}: {count} ({kinds})")
+    for lost, evidence in evidence_by_loss.items():
+        if evidence:
+            why = _WITHOUT_SPEED if pair.measure == TOKENS else ""
+            what = f"requests without a figure in {pair.measure}"
+            yield Confound(what, "; ".join(evidence)[:_LONGEST] + why, refuses=lost)
+
+
+def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
+    """Other load on the CPU of a CPU server; with one boot each it cannot be told from the effect of the arms."""
+    busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
+    if busy and any(arm.plan.on_cpu for arm in pair.arms):
+        evidence = ", ".join(f"boot {number + 1}: {count:.1f} cores" for number, count in busy.items())
+        alone = any(len(boots) < 2 for boots in pair.boots)
+        yield Confound("other processes kept the server's processors busy", evidence, refuses=alone)
+
+
+def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
+    if pair.design.synthetic:
+        yield Confound("no real model", pair.design.synthetic, refuses=False)
+    for boot in pair.measured:
+        if boot.doubt:
+            yield _of_boot(boot, "the ranks may have different weights", boot.doubt[: 2 * _LONGEST], refuses=False)
+
+
 def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
     """What could not be read of a boot: the other rules find nothing there, which proves nothing."""
     power = any(boot.after and boot.after.power for boot in pair.measured)
     lacking: dict[str, list[int]] = {}
-    for boot in sorted(pair.measured, key=lambda boot: boot.number):
+    for boot in pair.measured:
         after, on_gpu = boot.after or Conditions(0.0), not pair.arm(boot).plan.on_cpu
         lacks = {
             "throttling": on_gpu and after.throttle is None,
@@ -216,76 +231,84 @@ def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
         if any(lacks.values()):
             lacking.setdefault(", ".join(what for what, is_so in lacks.items() if is_so), []).append(boot.number)
     if lacking:
-        evidence = "; ".join(f"{_name_boots(numbers, pair.measured)}: {what}" for what, numbers in lacking.items())
-        yield Confound("not known", evidence, refuses=False)
+        all_ = len(pair.measured)
+        names = [(_name_boots(on) if len(on) < all_ else "every boot", what) for what, on in lacking.items()]
+        yield Confound("not known", "; ".join(f"{boots}: {what}" for boots, what in names), refuses=False)
 
 
-def _name_boots(numbers: Sequence[int], of: Sequence[Boot]) -> str:
-    if len(numbers) == len(of):
-        return "every boot"
-    return name_boots(numbers)
-
-
-def _failed_boots(pair: _ArmPair) -> Iterator[Confound]:
-    for arm in pair.arms:
-        name = pair.design.arms[arm].name
-        errors = [boot.error for boot in pair.boots if boot.arm == arm and boot.error]
-        if not pair.boots_of(arm):
-            yield Confound(f"no boot of {name} measured anything", errors[0][:200] if errors else "", refuses=True)
-        elif errors:
-            evidence = f"{pluralize(len(errors), 'attempt')}: {errors[0][:200]}"
-            yield Confound(f"a boot of {name} failed", evidence, refuses=False)
-
-
-def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
-    """Other load on the CPU of a CPU server; with one boot each it cannot be told from the effect of the arms."""
-    if not any(pair.design.arms[arm].plan.on_cpu for arm in pair.arms):
-        return
-    busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
-    if busy:
-        evidence = ", ".join(f"boot {number + 1}: {count:.1f} cores" for number, count in busy.items())
-        alone = any(len(pair.boots_of(arm)) < 2 for arm in pair.arms)
-        yield Confound("other processes kept the server's processors busy", evidence, refuses=alone)
-
-
-def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
-    if pair.design.synthetic:
-        yield Confound("no real model", pair.design.synthetic, refuses=False)
+def _foreign_requests(pair: _ArmPair) -> Iterator[Confound]:
+    """Tokens that the server generated and that are in none of our answers."""
     for boot in pair.measured:
-        if boot.doubt:
-            yield _of_boot(boot, "the ranks may have different weights", boot.doubt[:400], refuses=False)
-    between = measure_agreement(pair.design, pair.boots, *pair.arms)
-    if between is None or between >= _APART:
-        return
-    within = [share for arm in pair.arms if (share := measure_agreement(pair.design, pair.boots, arm, arm)) is not None]
-    if not within or min(within) > between + _FAR_LESS:
-        evidence = f"the first 40 characters agree in {between:.0%} of the pairs of one answer of each"
-        evidence += f", and in {min(within):.0%} of those of two boots of one arm" if within else ""
-        yield Confound("the arms answer differently: check whether both are right", evidence, refuses=False)
+        ours = sum(done.tokens for done in boot.requests) + sum(window.filler_tokens for window in boot.windows)
+        strange = (boot.generated or 0.0) - ours
+        # Of a filler that was broken off, the server has generated more than arrived.
+        unseen = _TOKENS * sum(window.streams for window in boot.windows if window.filler_tokens)
+        if strange > max(_TOKENS, _STRANGE * ours) + unseen and not any(done.error for done in boot.requests):
+            evidence = f"{strange:.0f} tokens beside our {ours}"
+            yield _of_boot(boot, "other clients sent requests to the server", evidence)
 
 
-def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
-    sent = max(pair.design.concurrency)
-    limits = {arm: pair.design.arms[arm].plan.most_requests for arm in pair.arms}
-    waits = [arm for arm, most in limits.items() if most is not None and most < sent]
-    if len(waits) == 1 and pair.design.vary != "max-num-seqs":
-        evidence = f"{pair.design.arms[waits[0]].name} takes {limits[waits[0]]} at once, and {sent} are sent"
-        yield Confound("requests wait in one arm", evidence, refuses=False)
+def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
+    on_battery, limits = list[str](), {}
+    for boot in pair.measured:
+        ends = [end for end in (boot.before, boot.after) if end]
+        readings = [*ends, *(far for end in ends for far in end.hosts.values())]
+        throttles = sorted({why for reading in readings for why in reading.throttle or ()})
+        if any(reading.throttle is not None for reading in readings):
+            limits[boot.number] = {"reported": ", ".join(why for why in throttles if why not in _THROTTLES)}
+        if hard := [why for why in throttles if why in _THROTTLES]:
+            yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
+        if foreign := sorted({who for reading in readings for who in reading.foreign or ()}):
+            yield _of_boot(boot, "other processes used the GPU", ", ".join(foreign)[:_LONGEST])
+        on_battery += [f"boot {boot.number + 1}"] * any(reading.power == "battery" for reading in readings)
+    if on_battery:
+        yield Confound("the machine ran on its battery", ", ".join(on_battery), refuses=True)
+    for confound in _find_unequal_values("the driver reported a limit of the GPU's clocks in some boots only", limits):
+        yield Confound(confound.what, confound.evidence.removeprefix("reported: "), refuses=False)
+
+
+def _power_limits(pair: _ArmPair) -> Iterator[Confound]:
+    """Power limits that differ between arms on as many GPUs; within an arm it is part of its spread."""
+    arms = [[boot.after.power_limit_w for boot in boots if boot.after and boot.after.power_limit_w]
+            for boots in pair.boots]  # fmt: skip
+    limits = {b.number: b.after.power_limit_w for b in pair.measured if b.after and b.after.power_limit_w}
+    cards = {boot.after.cards for boot in pair.measured if boot.after}
+    if limits and len(cards) == 1 and max(limits.values()) > _WATTS * min(limits.values()):
+        apart = all(arms) and max(map(min, arms)) > _WATTS * min(map(max, arms))
+        what = "the GPU had another power limit in each arm" if apart else "the GPU's power limit changed between boots"
+        yield Confound(what, _list_by_boot(limits, "W"), refuses=apart)
+
+
+def _drifts(pair: _ArmPair) -> Iterator[Confound]:
+    boots = pair.measured
+    ends = {boot.number: boot.after for boot in boots if boot.after}
+    # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
+    begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
+    clocks = {number: reading.clock_mhz for number, reading in ends.items() if reading.clock_mhz}
+    degrees = {number: reading.temperature_c for number, reading in ends.items() if reading.temperature_c is not None}
+    loads = {number: round(reading.load, 1) for number, reading in begins.items() if reading.load is not None}
+    others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
+    loading = {
+        boot.number: round(boot.phases[Phase.WEIGHTS] + boot.phases.get(Phase.DRAFTER, 0.0), 1)
+        for boot in boots
+        if Phase.WEIGHTS in boot.phases
+    }
+    shortest = min((boot.ready for boot in boots if boot.ready), default=0.0)
+    for what, values, bound, unit in (
+        ("the GPU's clock differed between boots", clocks, _CLOCK * max(clocks.values(), default=0), "MHz"),
+        ("the GPU's temperature differed between boots", degrees, _CELSIUS, "°C"),
+        ("other processes kept CPU cores busy unequally", others, _OTHERS, "cores"),
+        ("the machine's load differed between boots", loads, _LOAD, "on average over a minute"),
+        ("the weights were not loaded equally fast at each start", loading, max(_SECONDS, _START * shortest), "s"),
+    ):
+        if values and max(values.values()) - min(values.values()) > bound:
+            yield Confound(what, _list_by_boot(values, unit), refuses=False)
 
 
 _RULES = (
-    _failed_boots,
-    _unequal_limits,
-    _launch_differences,
-    _software_differences,
-    _request_faults,
-    _unknown_figures,
-    _load_differences,
-    _counter_faults,
-    _busy_processors,
-    _doubtful_meaning,
-    _unknowns,
-)
+    _failed_boots, _unequal_limits, _launch_differences, _software_differences, _request_faults, _unknown_figures,
+    _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state, _power_limits, _drifts,
+)  # fmt: skip
 
 
 def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
@@ -298,15 +321,19 @@ def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
             options[name] = value
         elif name:
             options[name] = f"{options[name]} {word}".strip()
-    return {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+    return _leave_out(options, _OWN_OPTIONS)
+
+
+def _leave_out(values: Mapping[str, str], names: frozenset[str] | set[str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _list_changes(planned: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
     names = sorted(name for name in {*planned, *actual} if planned.get(name) != actual.get(name))
-    names = [name for name in names if LEFT_OUT not in actual.get(name, "")]
     return [
-        f"{name} {format_safe_value(name, actual.get(name))} instead of {format_safe_value(name, planned.get(name))}"
+        f"{name} {_format_safe_value(name, actual.get(name))} instead of {_format_safe_value(name, planned.get(name))}"
         for name in names
+        if LEFT_OUT not in actual.get(name, "")
     ]
 
 
@@ -319,138 +346,30 @@ def _of_boot(boot: Boot, what: str, evidence: str, *, refuses: bool = True) -> C
     return Confound(what, f"boot {boot.number + 1}: {evidence}", refuses)
 
 
-def _flag_spread(what: str, values: Mapping[int, float], bound: float, unit: str) -> Iterator[Confound]:
-    if values and max(values.values()) - min(values.values()) > bound:
-        yield Confound(what, _list_by_boot(values, unit), refuses=False)
-
-
-def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
-    lengths: dict[tuple[str, int], list[int]] = {}
-    for request in (request for boot in boots for request in boot.requests if request.tokens):
-        lengths.setdefault((request.kind, request.streams), []).append(request.tokens)
-    return {cell: sum(tokens) / len(tokens) for cell, tokens in lengths.items()}
-
-
-def find_disturbances(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Yield what disturbed these boots, or some of them only."""
-    for rule in (_foreign_requests, _machine_state, _power_limits, _drifts, _weight_loading):
-        yield from rule(boots)
-
-
-def _foreign_requests(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Tokens that the server generated and that are in none of our answers."""
-    for boot in boots:
-        ours = sum(done.tokens for done in boot.requests) + sum(window.filler_tokens for window in boot.windows)
-        strange = (boot.generated or 0.0) - ours
-        # Of a filler that was broken off, the server has generated more than arrived.
-        unseen = _TOKENS * sum(window.streams for window in boot.windows if window.filler_tokens)
-        if strange > max(_TOKENS, _STRANGE * ours) + unseen and not any(done.error for done in boot.requests):
-            evidence = f"{strange:.0f} tokens beside our {ours}"
-            yield _of_boot(boot, "other clients sent requests to the server", evidence)
-
-
-def _machine_state(boots: Sequence[Boot]) -> Iterator[Confound]:
-    powers = {}
-    limits = {}
-    for boot in boots:
-        readings = _list_conditions(boot)
-        throttles = sorted({why for reading in readings for why in reading.throttle or ()})
-        hard = [why for why in throttles if why in _THROTTLES]
-        if any(reading.throttle is not None for reading in readings):
-            limits[boot.number] = {"reported": ", ".join(why for why in throttles if why not in _THROTTLES)}
-        if hard:
-            yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
-        foreign = sorted({who for reading in readings for who in reading.foreign or ()})
-        if foreign:
-            yield _of_boot(boot, "other processes used the GPU", ", ".join(foreign)[:200])
-        powers[boot.number] = {reading.power for reading in readings if reading.power}
-    if any("battery" in supplies for supplies in powers.values()):
-        on = ", ".join(f"boot {number + 1}" for number, supplies in powers.items() if "battery" in supplies)
-        yield Confound("the machine ran on its battery", on, refuses=True)
-    for confound in find_unequal_values("the driver reported a limit of the GPU's clocks in some boots only", limits):
-        yield Confound(confound.what, confound.evidence.removeprefix("reported: "), refuses=False)
-
-
-def _power_limits(boots: Sequence[Boot]) -> Iterator[Confound]:
-    """Power limits that differ: between arms that is a confound, within an arm it is part of its spread.
-
-    Arms on different numbers of GPUs have different sums, which is no confound.
-    """
-    ends = [(boot, boot.after) for boot in boots if boot.after]
-    limits = {boot.number: after.power_limit_w for boot, after in ends if after.power_limit_w}
-    if not limits or len({after.cards for _, after in ends}) > 1:
-        return
-    arms: dict[int, list[float]] = {}
-    for boot in boots:
-        if boot.number in limits:
-            arms.setdefault(boot.arm, []).append(limits[boot.number])
-    if max(limits.values()) > _WATTS * min(limits.values()):
-        apart = len(arms) > 1 and max(map(min, arms.values())) > _WATTS * min(map(max, arms.values()))
-        what = "the GPU had another power limit in each arm" if apart else "the GPU's power limit changed between boots"
-        yield Confound(what, _list_by_boot(limits, "W"), refuses=apart)
-
-
-def _drifts(boots: Sequence[Boot]) -> Iterator[Confound]:
-    ends = {boot.number: boot.after for boot in boots if boot.after}
-    # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
-    begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
-    clocks = {number: reading.clock_mhz for number, reading in ends.items() if reading.clock_mhz}
-    degrees = {number: reading.temperature_c for number, reading in ends.items() if reading.temperature_c is not None}
-    loads = {number: round(reading.load, 1) for number, reading in begins.items() if reading.load is not None}
-    others = {boot.number: round(boot.others, 1) for boot in boots if boot.others is not None}
-    near = _CLOCK * max(clocks.values(), default=0)
-    yield from _flag_spread("the GPU's clock differed between boots", clocks, near, "MHz")
-    yield from _flag_spread("the GPU's temperature differed between boots", degrees, _CELSIUS, "°C")
-    yield from _flag_spread("other processes kept CPU cores busy unequally", others, _OTHERS, "cores")
-    yield from _flag_spread("the machine's load differed between boots", loads, _LOAD, "on average over a minute")
-
-
-def _weight_loading(boots: Sequence[Boot]) -> Iterator[Confound]:
-    phases = (Phase.WEIGHTS.value, Phase.DRAFTER.value)
-    took = {b.number: sum(b.phases.get(phase, 0.0) for phase in phases) for b in boots if phases[0] in b.phases}
-    starts = [boot.ready for boot in boots if boot.ready]
-    if starts:
-        seconds = {number: round(value, 1) for number, value in took.items()}
-        near = max(_SECONDS, _START * min(starts))
-        yield from _flag_spread("the weights were not loaded equally fast at each start", seconds, near, "s")
-
-
-def find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
+def _find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
     """Yield what refuses a verdict when boots differ in a value; one that lacks it differs, too."""
-    names = sorted({name for values in boots.values() for name in values})
     wrong = []
-    for name in names:
+    for name in sorted({name for values in boots.values() for name in values}):
         boots_by_value: dict[str, list[int]] = {}
         for number, values in boots.items():
             boots_by_value.setdefault(values.get(name) or "", []).append(number)
         if len(boots_by_value) > 1:
-            wrong.append(
-                f"{name}: "
-                + ", ".join(
-                    f"{format_safe_value(name, value or None)} in {name_boots(on)}"
-                    for value, on in boots_by_value.items()
-                )
-            )
+            parts = (f"{_format_safe_value(name, v or None)} in {_name_boots(on)}" for v, on in boots_by_value.items())
+            wrong.append(f"{name}: {', '.join(parts)}")
     if wrong:
         yield Confound(what, "; ".join(wrong), refuses=True)
 
 
-def name_boots(numbers: Sequence[int]) -> str:
-    """Return boots by the numbers that readers see: `boot 3`, or `boots 1, 2 and 4`."""
+def _name_boots(numbers: Sequence[int]) -> str:
     *others, last = (str(number + 1) for number in sorted(numbers))
     return f"boots {', '.join(others)} and {last}" if others else f"boot {last}"
-
-
-def _list_conditions(boot: Boot) -> list[Conditions]:
-    near = [conditions for conditions in (boot.before, boot.after) if conditions]
-    return [*near, *(far for conditions in near for far in conditions.hosts.values())]
 
 
 def _list_by_boot(values: Mapping[int, float], unit: str) -> str:
     return ", ".join(f"boot {number + 1}: {value:g}" for number, value in sorted(values.items())) + f" {unit}"
 
 
-def format_safe_value(name: str, value: str | None) -> str:
+def _format_safe_value(name: str, value: str | None) -> str:
     """Return a value for a sentence, one of a secret by no more than that there is one."""
     if value is None:
         return "none"

@@ -1,16 +1,15 @@
-"""The measures that an experiment is judged by, as logarithms by prompt, and how far answers agree; pure."""
+"""The measures that an experiment is judged by, as logarithms by prompt, and an arm summed up; pure."""
 
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.benchmark import stats
-from dflash_tui.benchmark.stats import ONE_TEXT, ArmDifference, BootLogs, PromptCell
 from dflash_tui.events import RequestDone
+from dflash_tui.experiments.analysis import stats
+from dflash_tui.experiments.analysis.stats import ONE_TEXT, ArmDifference, BootLogs, PromptCell
 from dflash_tui.experiments.design import Arm, Boot, Design
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
@@ -19,26 +18,13 @@ START = "time to ready"
 # Seconds, too, and the output of all requests under way together.
 TTFT, E2E, OUTPUT = "TTFT", "end-to-end time", "output tok/s"
 FURTHER = (TTFT, E2E, OUTPUT)
-# Of a bootstrap: how often it draws, and what lies beyond each end of its interval.
-_RESAMPLES, TAIL = 2000, 0.025
 _SECONDS = frozenset({START, TTFT, E2E})
 # What the text of an answer has no part in.
 _WITHOUT_TEXT = frozenset({STEPS, START, TTFT})
 # Plans that differ in one of these may draft or accept other tokens.
 _DRAFTING = (
-    "method",
-    "target",
-    "drafter",
-    "num_speculative_tokens",
-    "patches",
-    "profile",
-    "variant",
-    "vllm",
-    "engine_folder",
-)
-
-
-_Answers = dict[tuple[str, int, int], str]
+    "method", "target", "drafter", "num_speculative_tokens", "patches", "profile", "variant", "vllm", "engine_folder",
+)  # fmt: skip
 
 
 def select_measured_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
@@ -99,26 +85,16 @@ def compare_measure(
     """Return how far two arms are apart in a measure, None when they share no prompt.
 
     The same text has the same AL in every boot, so boots that agree in AL are believed; which text an arm came to is
-    chance. `comparisons` hold together at 95 %. With `levels` the prompts are levels of one thing and no sample.
+    chance. For `comparisons` and `levels` see `stats.compare_arms`.
     """
     closest, text = 0.0 if measure == AL else None, 0.0 if measure in _WITHOUT_TEXT else ONE_TEXT
     return stats.compare_arms(arms, a, b, closest=closest, text=text, comparisons=comparisons, levels=levels)
 
 
 def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:
-    """Return of how many comparisons an experiment's verdicts are.
-
-    They are those of all pairs of arms that measured something, as often as the boots are judged: who adds boots after
-    a report because it showed nothing has more than one chance to be wrong.
-    """
+    """Return how many comparisons hold together: all pairs of measured arms, again for each time boots were added."""
     measured = sum(bool(select_measured_boots(boots, arm)) for arm in range(len(design.arms)))
     return max(1, measured * (measured - 1) // 2) * design.looks
-
-
-def list_concurrency_levels(design: Design, boots: Sequence[Boot], measure: str, arms: Iterable[int]) -> set[int]:
-    """Return the numbers of streams at which a measure is known."""
-    of_all = collect_measure(design, boots, measure)
-    return {cell.streams for arm in arms for boot in of_all[arm] for cell in boot.by_prompt}
 
 
 def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
@@ -141,10 +117,7 @@ def is_in_seconds(measure: str) -> bool:
 
 
 def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second of all requests, by number of streams.
-
-    One stream needs no window: its requests ran one after the other.
-    """
+    """Return the output tokens per second by number of streams; requests of one stream ran one after the other."""
     rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
     if seconds := sum(request.total for request in alone):
@@ -165,38 +138,6 @@ def _option_value(words: Sequence[str], option: str) -> str:
     return words[words.index(option) + 1] if option in words[:-1] else ""
 
 
-def measure_agreement(design: Design, boots: Sequence[Boot], a: int, b: int) -> float | None:
-    """Return the share of answers at temperature 0 that begin alike, over all pairs of boots of two arms, or of one.
-
-    Only the beginning counts: once rounding has flipped one token, the rest of a greedy answer differs.
-    """
-    if design.temperature != 0:
-        return None
-    ours, theirs = ([_digest_beginnings(boot) for boot in select_measured_boots(boots, arm)] for arm in (a, b))
-    return _share_alike((x, y) for i, x in enumerate(ours) for j, y in enumerate(theirs) if a != b or i < j)
-
-
-def _digest_beginnings(boot: Boot) -> _Answers:
-    return {
-        (request.kind, request.streams, request.round): request.digests[0]
-        for request in boot.requests
-        if request.digests
-    }
-
-
-def _share_alike(pairs: Iterable[tuple[_Answers, _Answers]]) -> float | None:
-    same = [ours[key] == theirs[key] for ours, theirs in pairs for key in ours if key in theirs]
-    return sum(same) / len(same) if same else None
-
-
-def bootstrap_means(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean by a percentile bootstrap; the same for as many of the same values."""
-    draw = random.Random(len(values))  # noqa: S311 - nothing secret
-    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-    place = round(TAIL * _RESAMPLES)
-    return means[place], means[-place - 1]
-
-
 class MedianFigure(NamedTuple):
     """The median of `n` values, and the least and the greatest of them."""
 
@@ -207,12 +148,10 @@ class MedianFigure(NamedTuple):
 
 
 class ArmSummary(NamedTuple):
-    """An arm: how many boots measured something, how many failed, and its figures; None where nothing was measured.
+    """How many boots of an arm measured something and failed, and its figures; None where nothing was measured.
 
-    `cold` and `cached` are seconds from launch to the first answer, by what the start found in the compile cache; one
-    that does not say has no cache that it could find, and does all its work each time, as a cold one does. `ready` are
-    those of all that count, with what was inspected before the launch, `filling` the same of the boots that filled the
-    caches of others and count for nothing else. `first` are those of the first real request.
+    `cold` and `cached` are seconds to the first answer, by what the start found in the compile cache; one without any
+    counts as cold. `ready` has those of all starts, with what was inspected before, `filling` those that filled caches.
     """
 
     boots: int

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.events import Speed
+from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
 
 # 2: each arm has its own spread, a line over the boots, all words hold together.
@@ -34,7 +34,7 @@ class PromptRatio(msgspec.Struct, frozen=True):
     b: Speed
     ratio: Ratio
     n: int
-    """How many requests both arms answered."""
+    """The requests of both arms."""
     streams: int = 1
 
 
@@ -56,20 +56,6 @@ class BootFigure(msgspec.Struct, frozen=True):
     """The geometric mean over the prompts that all boots of both arms have."""
 
 
-class StartComparison(msgspec.Struct, frozen=True):
-    """Mean seconds of both arms' starts, None where none was seen."""
-
-    cold: tuple[float | None, float | None] = (None, None)
-    """From the launch to the first answer, where everything was compiled."""
-    cached: tuple[float | None, float | None] = (None, None)
-    """From the launch to the first answer, where the compile cache had it."""
-    first_request: tuple[float | None, float | None] = (None, None)
-    uncached: tuple[bool, bool] = (False, False)
-    """Whether an arm has no compile cache, so that all its starts are alike, while the other one has."""
-    filling: tuple[float | None, float | None] = (None, None)
-    """Of the boots that filled the caches and are in no verdict, with what was inspected before the launch."""
-
-
 class BreakEven(msgspec.Struct, frozen=True):
     """After how many tokens the arm that starts later has made up for it."""
 
@@ -82,15 +68,15 @@ class BreakEven(msgspec.Struct, frozen=True):
     requests: float | None = None
     """The same in requests of the suite's mean length."""
     low: float | None = None
-    """The fewest tokens that the interval of starts and speed allows; None: no speed in it makes up for the start."""
+    """The least that the interval of starts and speed allows; None: no speed in it makes up for the start."""
     high: float | None = None
-    """The most tokens that the interval allows; None is without end."""
+    """The most that it allows; None is without end."""
     starts: tuple[int, int] = (0, 0)
     """Of how many starts of each arm `seconds` is the mean."""
     start_cv: float | None = None
-    """How far starts of one arm vary, which is in the interval; None in reports of earlier releases."""
+    """How far starts of one arm vary; None in reports of earlier releases."""
     start_df: float | None = None
-    """The degrees of freedom of that; None where no start was repeated and it is assumed."""
+    """The degrees of freedom of that; None where it is assumed, as no start was repeated."""
 
 
 class SignificanceTest(msgspec.Struct, frozen=True):
@@ -104,7 +90,7 @@ class SignificanceTest(msgspec.Struct, frozen=True):
     """The degrees of freedom of both; None is a normal distribution."""
     level: float
     comparisons: int = 1
-    """How many comparisons hold together at 95 %, so that each of them has a higher level."""
+    """How many hold together at 95 %."""
     least: float = 0.0
     """The relative difference below which none is shown, however sure it is."""
     drift: float | None = None
@@ -139,14 +125,14 @@ class TokenComparison(msgspec.Struct, frozen=True):
     """The answers of a server with speculation, scored token by token by one without."""
 
     alike: int
-    """How many answers are the same in every token."""
+    """Answers that are the same in every token."""
     rounded: int
-    """How many part within rounding."""
+    """Those that part within rounding."""
     faults: int
-    """How many part beyond it."""
+    """Those that part beyond it."""
     unscored: int
     tokens: int
-    """How many tokens with speculation were scored."""
+    """The tokens with speculation that were scored."""
     rounding: float
     """The measured rounding: the largest shift of a token's lead over its runner-up."""
     positions: int
@@ -174,26 +160,23 @@ class OutputComparison(msgspec.Struct, frozen=True):
     high: float | None = None
     unit: str = "character"
     """What positions count: `token` where the server named them, else `character`."""
-    position: float | None = None
-    """The median position of the first difference between the arms, from 1; None where none was seen."""
-    position_within: float | None = None
     first: FirstDifference | None = None
     """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
     tokens: TokenComparison | None = None
-    """What `verify-output` judges by; None in an A/B, which has no server score the answers of another."""
+    """What `verify --lossless` judges by; None in an A/B, which has no server score the answers of another."""
 
 
 class FurtherVerdict(msgspec.Struct, frozen=True):
-    """What is said of another measure than the judged one, by an interval of its own level."""
+    """The verdict on a secondary measure, with a level of its own."""
 
     measure: str
     streams: int
     word: Verdict
-    """The verdict on `b`; faster is fewer seconds, or more tokens per second."""
+    """On `b`; faster is fewer seconds, or more tokens per second."""
     ratio: Ratio
     """`b` to `a`: of seconds where the measure is in seconds."""
     level: float
-    """That of the interval, so that all further verdicts of an experiment hold together at 95 %."""
+    """All further verdicts of an experiment hold together at 95 %."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -212,22 +195,18 @@ class Comparison(msgspec.Struct, frozen=True):
     cause: str = ""
     """Which factor makes the difference in tok/s: `steps/s`, `AL`, `both`, or empty."""
     cv: float | None = None
-    """The larger coefficient of variation between an arm's boots, within a boot if there is one each; None if nothing
-    was repeated."""
+    """The larger one of `cvs`; None if nothing was repeated."""
     cvs: tuple[float | None, float | None] = (None, None)
-    """That of each arm; None for an arm that repeated nothing."""
+    """Each arm's coefficient of variation between its boots, within a boot if there is one each."""
     test: SignificanceTest | None = None
-    """What decided; None where nothing was compared, and in reports of before 0.2."""
+    """None where nothing was compared, and in reports of before 0.2."""
     figures: tuple[BootFigure, ...] = ()
     detectable: float | None = None
     """The smallest relative difference that four of five such experiments show."""
     prompts: tuple[PromptRatio, ...] = ()
     confounds: tuple[Confound, ...] = ()
-    start: StartComparison = StartComparison()
     break_even: tuple[BreakEven, ...] = ()
     """When a later start has paid back, for cold and for cached starts."""
-    agreement: float | None = None
-    """The share of answers at temperature 0 that begin alike; None where the temperature was another."""
     boots: tuple[int, int] = (0, 0)
     """How many boots of each arm measured something."""
     further: tuple[FurtherVerdict, ...] = ()
@@ -241,7 +220,7 @@ class SweepPoint(msgspec.Struct, frozen=True):
     tok_s: float
     """Its geometric mean over the prompts."""
     low: float | None
-    """The lower end of the interval of its ratio to the best, times the best's speed; None for the best."""
+    """The interval of its ratio to the best, times the best's speed; None for the best."""
     high: float | None
     al: float | None
     like_best: bool
@@ -264,10 +243,10 @@ class Sweep(msgspec.Struct, frozen=True):
     plateau: tuple[int, ...]
     """The arms that are not shown to differ from the fastest and are within 3 % of it."""
     recommended: int | None
-    """One arm of the plateau; None when something refuses a verdict."""
+    """One of the plateau; None when something refuses a verdict."""
     best: int | None = None
     to_best: Ratio | None = None
-    """How many times as fast the best is as the recommended one; None when they are the same."""
+    """The best's speed to that of the recommended one; None when they are the same."""
 
     @property
     def open(self) -> tuple[int, ...]:
@@ -326,25 +305,18 @@ def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
 
 
 def find_misplaced_arms(report: ExperimentReport) -> str:
-    """Return which field of a report names an arm that it does not have, as text, or nothing.
-
-    For reports of other users: the decoder checks types only.
-    """
-    arms = range(len(report.design.arms))
-    if not arms:
-        return "design.arms is empty"
-    pointers = [("design.order", arm) for arm in report.design.order]
-    pointers += [("boots.arm", boot.arm) for boot in report.boots]
-    for comparison in report.comparisons:
-        pointers += [("comparisons.a", comparison.a), ("comparisons.b", comparison.b)]
-    if sweep := report.sweep:
-        measured = [point.arm for point in sweep.points]
-        pointers += [("sweep.points.arm", arm) for arm in measured]
-        named = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
-        if missing := [arm for arm in named if arm not in measured]:
-            return f"the sweep names arm {missing[0]}, of which it has no point"
-    if tune := report.tune:
-        compared = (tune.comparison.a, tune.comparison.b) if tune.comparison else ()
-        pointers += [("tune.best", tune.best), *(("tune.comparison", arm) for arm in compared)]
-    wrong = [f"{where} is {arm}" for where, arm in pointers if arm not in arms]
-    return f"{wrong[0]}, and the last of the arms is {len(arms) - 1}" if wrong else ""
+    """Return why a report names an arm that it does not have, or nothing: the decoder checks types only."""
+    arms, sweep, tune = range(len(report.design.arms)), report.sweep, report.tune
+    pairs = [*report.comparisons, *([tune.comparison] if tune and tune.comparison else [])]
+    named = {
+        "design.order": report.design.order,
+        "boots": [boot.arm for boot in report.boots],
+        "comparisons": [arm for comparison in pairs for arm in (comparison.a, comparison.b)],
+        "sweep": [point.arm for point in sweep.points] if sweep else [],
+        "tune": [tune.best] if tune else [],
+    }
+    wrong = [f"{where} names arm {arm}" for where, each in named.items() for arm in each if arm not in arms]
+    if sweep:
+        chosen = [arm for arm in (sweep.best, sweep.recommended, *sweep.plateau) if arm is not None]
+        wrong += [f"the sweep has no point of arm {arm}" for arm in chosen if arm not in named["sweep"]]
+    return wrong[0] if wrong else "" if arms else "design.arms is empty"

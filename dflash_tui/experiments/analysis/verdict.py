@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.benchmark import stats
-from dflash_tui.benchmark.stats import (
-    LEVEL,
-    ONE_TEXT,
-    ArmDifference,
-    BootLogs,
-    Ratio,
-    VariancePart,
-    combine_parts,
-    student_t_quantile,
-)
-from dflash_tui.experiments.analysis import confounds
+from dflash_tui.experiments.analysis import confounds, measures, stats
 from dflash_tui.experiments.analysis.measures import (
     AL,
-    FURTHER,
-    OUTPUT,
     START,
     STEPS,
     TOKENS,
-    changes_drafting,
     classify_start,
     collect_measure,
     compare_measure,
     count_comparisons,
-    is_in_seconds,
-    is_speculating,
-    list_concurrency_levels,
-    measure_agreement,
-    measure_seconds_to_ready,
     select_measured_boots,
 )
 from dflash_tui.experiments.analysis.report import (
@@ -54,17 +35,15 @@ from dflash_tui.experiments.analysis.report import (
     FurtherVerdict,
     PromptRatio,
     SignificanceTest,
-    StartComparison,
     Sweep,
     SweepPoint,
     Verdict,
 )
+from dflash_tui.experiments.analysis.stats import ArmDifference, BootLogs, Ratio, VariancePart
 from dflash_tui.experiments.design import Boot, Design
 
 # A second question to the same boots: it may err this much less often, so that both together hold.
 _STRICTER = 10
-
-
 # What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
 NEAR = 0.03
 # A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
@@ -82,7 +61,7 @@ def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
         for comparison in judge_arms(design, boots)
     )
     complete = len({boot.number for boot in boots}) >= len(design.order)
-    return ExperimentReport(design, tuple(boots), comparisons, analyze_sweep(design, boots), complete, RULES)
+    return ExperimentReport(design, tuple(boots), comparisons, _analyze_sweep(design, boots), complete, RULES)
 
 
 def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
@@ -92,18 +71,11 @@ def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 
 
 def compare_pair(
-    design: Design,
-    boots: Sequence[Boot],
-    a: int,
-    b: int,
-    *,
-    measure: str = "",
-    comparisons: int = 0,
+    design: Design, boots: Sequence[Boot], a: int, b: int, *, measure: str = "", comparisons: int = 0
 ) -> Comparison:
-    """Return what may be said of arm `b` against arm `a`.
+    """Return what may be said of arm `b` against arm `a`, in `measure` or in the one that fits what the arms differ in.
 
-    Without `measure` it is chosen by what the arms differ in. `comparisons` is how many hold together at 95 %; 0 is all
-    pairs of arms.
+    `comparisons` is how many hold together at 95 %; 0 is all pairs of arms.
     """
     count = comparisons or count_comparisons(design, boots)
     apart = {
@@ -134,9 +106,7 @@ def compare_pair(
         detectable=judged.detectable if judged else None,
         prompts=prompts,
         confounds=confounding,
-        start=compare_starts(boots, a, b),
-        break_even=() if refused or measure == START else find_break_even(boots, a, b, judged, prompts),
-        agreement=measure_agreement(design, boots, a, b),
+        break_even=() if refused or measure == START else _find_break_even(boots, a, b, judged, prompts),
         boots=counts,
     )
 
@@ -146,46 +116,41 @@ def _choose_measure(
 ) -> str:
     """Return the measure that is judged: steps/s where the arms draft and accept alike, else tok/s.
 
-    tok/s = steps/s x AL, and the text of an answer, which differs between boots, moves AL only. With several streams
-    not every server reports the steps of each request: the judged measure has to be known at every number of streams.
+    tok/s = steps/s x AL, and the text of an answer, which differs between boots, moves AL only. The judged measure has
+    to be known at every number of streams.
     """
-    if apart[STEPS] is None or list_concurrency_levels(design, boots, STEPS, pair) != list_concurrency_levels(
-        design, boots, TOKENS, pair
-    ):
+    steps_at, tokens_at = (
+        {cell.streams for arm in pair for boot in collect_measure(design, boots, name)[arm] for cell in boot.by_prompt}
+        for name in (STEPS, TOKENS)
+    )
+    if apart[STEPS] is None or steps_at != tokens_at:
         return TOKENS
     a, b = (design.arms[arm] for arm in pair)
-    moved, al = not (is_speculating(a) and is_speculating(b)) or changes_drafting(a, b), apart[AL]
+    speculating = measures.is_speculating(a) and measures.is_speculating(b)
+    moved, al = not speculating or measures.changes_drafting(a, b), apart[AL]
     return TOKENS if moved or (al and al.is_shown and al.ratio(1 - (1 - al.level) / _STRICTER).excludes_one) else STEPS
 
 
 def _judge_further(design: Design, boots: Sequence[Boot], comparison: Comparison) -> tuple[FurtherVerdict, ...]:
-    """Return the verdicts on the other measures, at each number of streams.
-
-    Their intervals hold together at 95 %, apart from that of the judged measure.
-    """
-    verdicts, together = list[FurtherVerdict](), len(FURTHER) * len(design.concurrency)
-    together *= count_comparisons(design, boots)
+    """Return the verdicts on the other measures at each number of streams, whose intervals hold together at 95 %."""
+    a, b, verdicts = comparison.a, comparison.b, list[FurtherVerdict]()
+    together = len(measures.FURTHER) * len(design.concurrency) * count_comparisons(design, boots)
     kinds = len({request.kind for boot in boots for request in boot.requests})  # whose texts are in one output
-    for measure in FURTHER if comparison.measure != START else ():
+    for measure in measures.FURTHER if comparison.measure != START else ():
         arms = collect_measure(design, boots, measure)
         for streams in design.concurrency:
-            of_level = [[_select_level(boot, streams) for boot in arm] for arm in arms]
-            if measure == OUTPUT:
-                text = ONE_TEXT / math.sqrt(max(1, kinds))
-                apart = stats.compare_arms(of_level, comparison.a, comparison.b, text=text, comparisons=together)
+            of_level = [[boot.select(cell for cell in boot.by_prompt if cell.streams == streams) for boot in arm]
+                        for arm in arms]  # fmt: skip
+            if measure == measures.OUTPUT:
+                text = stats.ONE_TEXT / math.sqrt(max(1, kinds))
+                apart = stats.compare_arms(of_level, a, b, text=text, comparisons=together)
             else:
-                apart = compare_measure(of_level, comparison.a, comparison.b, measure, together, levels=design.levels)
+                apart = compare_measure(of_level, a, b, measure, together, levels=design.levels)
             if apart:
-                ratio = apart.ratio()
-                if is_in_seconds(measure):
-                    ratio = Ratio(1 / ratio.ratio, 1 / ratio.high, 1 / ratio.low)
+                ratio = apart.ratio().inverse if measures.is_in_seconds(measure) else apart.ratio()
                 word = Verdict.REFUSED if comparison.word is Verdict.REFUSED else _decide(apart)
                 verdicts.append(FurtherVerdict(measure, streams, word, ratio, apart.level))
     return tuple(verdicts)
-
-
-def _select_level(boot: BootLogs, streams: int) -> BootLogs:
-    return boot._replace(by_prompt={cell: logs for cell, logs in boot.by_prompt.items() if cell.streams == streams})
 
 
 def _describe_test(difference: ArmDifference | None, comparisons: int) -> SignificanceTest | None:
@@ -198,23 +163,12 @@ def _describe_test(difference: ArmDifference | None, comparisons: int) -> Signif
 
 def _list_figures(design: Design, boots: Sequence[Boot], pair: tuple[int, int], measure: str) -> tuple[BootFigure, ...]:
     arms = collect_measure(design, boots, measure)
-    logs = [(arm, boot) for arm in pair for boot in arms[arm]]
-    shared = (
-        [cell for cell in logs[0][1].by_prompt if all(boot.by_prompt.get(cell) for _, boot in logs)] if logs else []
-    )
-    kinds = dict.fromkeys(cell.kind for cell in shared)
+    shared = _keep_shared_prompts([arms[arm] for arm in pair])
     sign = -1 if measure == START else 1  # seconds, not their inverse
     figures = [
-        BootFigure(
-            boot.place or 0,
-            arm,
-            math.exp(
-                sign
-                * fmean(fmean(fmean(boot.by_prompt[cell]) for cell in shared if cell.kind == kind) for kind in kinds)
-            ),
-        )
-        for arm, boot in logs
-        if shared
+        BootFigure(boot.place or 0, arm, math.exp(sign * fmean(stats.list_prompt_means([boot])[0])))
+        for arm, of_arm in zip(pair, shared, strict=True)
+        for boot in of_arm
     ]
     return tuple(sorted(figures, key=lambda figure: figure.number))
 
@@ -244,7 +198,7 @@ def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, meas
     if design.levels:  # they were sent in a shuffled order, and are read from the least level to the greatest
         cells.sort(key=lambda cell: (cell.streams, [int(part) for part in re.findall(r"\d{1,15}", cell.kind)]))
     for cell in cells:
-        only = [[boot.only(cell) for boot in arm if cell in boot.by_prompt] for arm in arms]
+        only = [[boot.select([cell]) for boot in arm if cell in boot.by_prompt] for arm in arms]
         apart = compare_measure(only, a, b, measure)
         if apart is not None:
             ours, theirs = ([log for boot in only[arm] for log in boot.by_prompt[cell]] for arm in (a, b))
@@ -253,7 +207,7 @@ def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, meas
     return tuple(ratios)
 
 
-def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
+def _analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     """Return the sweep of an experiment whose three or more arms are numbers, None for another.
 
     The best is compared with all others, and it was chosen by the same boots, so that each interval has the level that
@@ -261,45 +215,36 @@ def analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     not told apart and seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts
     the least that is thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
     """
-    numbers = {arm: value for arm in range(len(design.arms)) if (value := read_arm_number(design, arm)) is not None}
+    numbers = {arm: value for arm in range(len(design.arms)) if (value := _read_arm_number(design, arm)) is not None}
     arms = _keep_shared_prompts(collect_measure(design, boots, TOKENS))
     measured = sorted((arm for arm in numbers if arms[arm]), key=lambda arm: numbers[arm])
     if len(numbers) < max(3, len(design.arms)) or not measured:
         return None
     count = count_comparisons(design, boots)
-    logs = _align_logs(arms, measured)
+    # The mean logarithm of each arm, with the drift over the boots taken out.
+    apart = {arm: compare_measure(arms, measured[0], arm, TOKENS) for arm in measured[1:]}
+    logs = {measured[0]: 0.0} | {arm: difference.log for arm, difference in apart.items() if difference}
     best = max(logs, key=lambda arm: logs[arm])
-    lengths = collect_measure(design, boots, AL)
+    top = math.exp(_mean_log(arms[measured[0]]) + logs[best])
     points = []
-    for arm in measured:
-        al, top = _mean_length(lengths[arm]), math.exp(logs[best])
+    for arm, lengths in ((arm, collect_measure(design, boots, AL)[arm]) for arm in measured):
+        (shared,) = _keep_shared_prompts([lengths])
+        al = math.exp(_mean_log(shared)) if shared else None
         if arm == best:
             points.append(SweepPoint(arm, top, None, None, al, like_best=True))
         elif difference := compare_measure(arms, best, arm, TOKENS, count, levels=design.levels):
             ratio = difference.ratio()
             speeds = ratio.ratio * top, ratio.low * top, ratio.high * top
             points.append(SweepPoint(arm, *speeds, al, like_best=not difference.is_shown))
-    near = math.exp(logs[best]) * (1 - NEAR)
-    plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= near)
-    refused = any(
-        confound.refuses
-        for arm in measured
-        if arm != best
-        for confound in confounds.find_confounds(design, boots, best, arm)
-    )
+    plateau = tuple(point.arm for point in points if point.like_best and point.tok_s >= top * (1 - NEAR))
+    others = [confounds.find_confounds(design, boots, best, arm) for arm in measured if arm != best]
+    refused = any(confound.refuses for found in others for confound in found)
     chosen = plateau[0] if design.vary == "n" else best
     behind = compare_measure(arms, chosen, best, TOKENS, count, levels=design.levels) if chosen != best else None
-    return Sweep(
-        points=tuple(points),
-        plateau=plateau,
-        recommended=None if refused else chosen,
-        best=best,
-        to_best=behind.ratio() if behind else None,
-    )
+    return Sweep(tuple(points), plateau, None if refused else chosen, best, behind.ratio() if behind else None)
 
 
-def read_arm_number(design: Design, arm: int) -> float | None:
-    """Return the value of an arm if it is a number."""
+def _read_arm_number(design: Design, arm: int) -> float | None:
     try:
         number = float(design.arms[arm].name)
     except ValueError:
@@ -309,82 +254,48 @@ def read_arm_number(design: Design, arm: int) -> float | None:
 
 def _keep_shared_prompts(arms: Sequence[Sequence[BootLogs]]) -> list[list[BootLogs]]:
     boots = [boot for arm in arms for boot in arm]
-    shared = [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
-    if not shared:
-        return [[] for _ in arms]
-    return [[boot._replace(by_prompt={cell: boot.by_prompt[cell] for cell in shared}) for boot in arm] for arm in arms]
-
-
-def _align_logs(arms: Sequence[Sequence[BootLogs]], measured: Sequence[int]) -> dict[int, float]:
-    """Return the mean logarithm of each arm, with the drift over the boots taken out."""
-    first = measured[0]
-    start = _mean_log(arms[first])
-    apart = {arm: compare_measure(arms, first, arm, TOKENS) for arm in measured[1:]}
-    return {first: start} | {arm: start + difference.log for arm, difference in apart.items() if difference}
-
-
-def _mean_length(boots: Sequence[BootLogs]) -> float | None:
-    (shared,) = _keep_shared_prompts([boots])
-    return math.exp(_mean_log(shared)) if shared else None
+    shared = stats.list_shared_cells(boots)
+    return [[boot.select(shared) for boot in arm] if shared else [] for arm in arms]
 
 
 def _mean_log(boots: Sequence[BootLogs]) -> float:
     return fmean(fmean(logs) for boot in boots for logs in boot.by_prompt.values())
 
 
-def compare_starts(boots: Sequence[Boot], a: int, b: int) -> StartComparison:
-    """Return the mean seconds that the starts and the first requests of two arms took."""
-    cold, cached = (
-        tuple(_mean(boot.ready for boot in arm) for arm in _select_starts(boots, a, b, cold=state))
-        for state in (True, False)
-    )
-    arms = [select_measured_boots(boots, arm) for arm in (a, b)]
-    ours, theirs = (_mean(map(_first_request_seconds, arm)) for arm in arms)
-    has_cache = [any(map(classify_start, arm)) for arm in arms]
-    uncached = (has_cache[1] and not has_cache[0], has_cache[0] and not has_cache[1])
-    filled = [
-        [
-            measure_seconds_to_ready(boot)
-            for boot in boots
-            if boot.arm == arm and boot.start == "filling" and not boot.error
-        ]
-        for arm in (a, b)
-    ]
-    return StartComparison(
-        (cold[0], cold[1]), (cached[0], cached[1]), (ours, theirs), uncached, (_mean(filled[0]), _mean(filled[1]))
-    )
-
-
-def find_break_even(
+def _find_break_even(
     boots: Sequence[Boot], a: int, b: int, judged: ArmDifference | None, prompts: Sequence[PromptRatio]
 ) -> tuple[BreakEven, ...]:
-    """Return when the arm that starts later has made up for it, for cold and for cached starts.
-
-    `judged` is the difference in the judged measure, `prompts` the same by prompt.
-    """
+    """Return when the arm that starts later has made up for it, for cold and for cached starts."""
     break_evens = []
-    spread = _measure_start_spread([select_measured_boots(boots, arm) for arm in (a, b)])
-    for cold in (True, False):
-        arms = [
-            [seconds for boot in arm if (seconds := _seconds_to_first_answer(boot)) is not None]
-            for arm in _select_starts(boots, a, b, cold=cold)
+    arms = [select_measured_boots(boots, arm) for arm in (a, b)]
+    spread = _measure_start_spread(arms)
+    # A boot that does not report its cache has none: all its starts are alike. If no arm has one, all count as cached.
+    states = {classify_start(boot) for arm in arms for boot in arm} - {""} or {"cached"}
+    for state in ("cold", "cached"):
+        starts = [
+            [s for boot in arm if classify_start(boot) in {state, ""} and (s := _seconds_to_first_answer(boot))]
+            for arm in arms
         ]
-        if judged is None or not all(arms):
+        if judged is None or state not in states or not all(starts):
             continue
-        ours, theirs = map(fmean, arms)
+        ours, theirs = map(fmean, starts)
         later = theirs - ours
         if abs(later) > max(_MIN_SECONDS, _MIN_SHARE * max(ours, theirs)):
-            by, other = (b, a) if later > 0 else (a, b)
-            variance = sum(fmean(arm) ** 2 * spread.variance / len(arm) for arm in arms)
-            saving = _measure_saving(select_measured_boots(boots, other), judged, prompts, forward=later > 0)
-            break_evens.append(
-                replace(
-                    _compute_break_even(abs(later), VariancePart(variance, spread.df), by, saving, cold=cold),
-                    starts=(len(arms[0]), len(arms[1])),
-                    start_cv=math.sqrt(spread.variance),
-                    start_df=spread.df,
-                )
+            part = VariancePart(sum(fmean(arm) ** 2 * spread.variance / len(arm) for arm in starts), spread.df)
+            saving = _measure_saving(arms[0 if later > 0 else 1], judged, prompts, forward=later > 0)
+            even = BreakEven(
+                by=b if later > 0 else a,
+                seconds=abs(later),
+                cold=state == "cold",
+                starts=(len(starts[0]), len(starts[1])),
+                start_cv=math.sqrt(spread.variance),
+                start_df=spread.df,
             )
+            if saving:
+                tokens, low, high = stats.divide(abs(later), part, saving.seconds, saving.part)
+                paid = (tokens, tokens / saving.tokens) if saving.is_shown else (None, None)
+                even = replace(even, tokens=paid[0], requests=paid[1], low=low, high=high)
+            break_evens.append(even)
     return tuple(break_evens)
 
 
@@ -401,22 +312,6 @@ def _measure_start_spread(arms: Sequence[Sequence[Boot]]) -> VariancePart:
     return VariancePart(max(variance, CLOSEST_STARTS**2 if df < _ENOUGH_STARTS else 0.0), df)
 
 
-def _select_starts(boots: Sequence[Boot], a: int, b: int, *, cold: bool) -> tuple[list[Boot], list[Boot]]:
-    """Return the boots of both arms that started cold, or cached.
-
-    A boot that does not report its cache has none: all its starts are alike. If no arm has one, all count as cached.
-    """
-    ours, theirs = select_measured_boots(boots, a), select_measured_boots(boots, b)
-    states = {classify_start(boot) for boot in (*ours, *theirs)} - {""}
-    state = "cold" if cold else "cached"
-    if state not in (states or {"cached"}):
-        return [], []
-    like = {state, ""}
-    return [boot for boot in ours if classify_start(boot) in like], [
-        boot for boot in theirs if classify_start(boot) in like
-    ]
-
-
 class _Saving(NamedTuple):
     """What the arm that starts later saves: seconds per token, and tokens of a request of the suite."""
 
@@ -429,10 +324,9 @@ class _Saving(NamedTuple):
 def _measure_saving(
     others: Sequence[Boot], judged: ArmDifference, prompts: Sequence[PromptRatio], *, forward: bool
 ) -> _Saving | None:
-    """Return the seconds per token that the arm that starts later saves against the boots of the other one, `others`.
+    """Return what the arm that starts later saves against the boots of the other one, `others`.
 
-    A prompt counts by the seconds that its tokens take, at the fewest streams that were sent. `forward`: the judged arm
-    is the one that starts later.
+    A prompt counts by the seconds that its tokens take, at the fewest streams. `forward`: the judged arm starts later.
     """
     faster = judged if forward else judged._replace(log=-judged.log)
     ratios = {(request.kind, request.streams): request.ratio.ratio for request in prompts}
@@ -457,37 +351,8 @@ def _measure_saving(
     return _Saving(a_token * (1 - 1 / whole), VariancePart(variance, faster.df), tokens, is_shown)
 
 
-def _compute_break_even(
-    seconds: float, part: VariancePart, by: int, saving: _Saving | None, *, cold: bool
-) -> BreakEven:
-    """Return after how many tokens `seconds` are made up, with the interval of a quotient (Fieller)."""
-    if saving is None:
-        return BreakEven(by, seconds, cold)
-    middle = seconds / saving.seconds if saving.seconds > 0 else math.inf
-    scaled = VariancePart(saving.part.variance * min(middle, 1e12) ** 2, saving.part.df)
-    df = combine_parts([part, scaled]).df
-    t2 = student_t_quantile((1 + LEVEL) / 2, None if df is None else max(1.0, df)) ** 2
-    # The tokens T for which seconds - T x saving is within t standard errors of nothing: a T² - 2 b T + c <= 0.
-    a = saving.seconds**2 - t2 * saving.part.variance
-    b, c = seconds * saving.seconds, seconds**2 - t2 * part.variance
-    root = math.sqrt(max(0.0, b * b - a * c))
-    pays = middle if saving.is_shown else None
-    if a > 0 and saving.seconds < 0:
-        return BreakEven(by, seconds, cold)  # no speed within its interval makes up for anything
-    low = c / (b + root) if c > 0 else 0.0  # 0: both may start alike
-    high = (b + root) / a if a > 0 else None
-    return BreakEven(by, seconds, cold, pays, pays / saving.tokens if pays else None, low, high)
-
-
 def _seconds_to_first_answer(boot: Boot) -> float | None:
-    failed = boot.cold_request is not None and boot.cold_request.error
-    return None if boot.ready is None or failed else boot.ready + (_first_request_seconds(boot) or 0.0)
-
-
-def _first_request_seconds(boot: Boot) -> float | None:
-    return boot.cold_request.total if boot.cold_request and not boot.cold_request.error else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if numbers else None
+    cold = boot.cold_request
+    if boot.ready is None or (cold and cold.error):
+        return None
+    return boot.ready + (cold.total if cold else 0.0)

@@ -11,7 +11,7 @@ import msgspec
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.planning import memory as fits
+from dflash_tui.planning import memory
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -66,8 +66,12 @@ class Situation(msgspec.Struct, frozen=True):
         flags = self.resolved.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         resolved = msgspec.structs.replace(self.resolved, flags=flags)
         models = [model_hub.read_local_model(model) for model in self.models]
-        machine, plan = fits.smallest_gpu_memory(self.gpus), self.plan
-        return fits.estimate_launch_memory(resolved, plan.mode, plan.num_speculative_tokens, machine, models)
+        machine, plan = memory.smallest_gpu_memory(self.gpus), self.plan
+        if resolved.recipe.for_cpu or machine is None:
+            return None
+        return memory.estimate_memory(
+            resolved, machine, mode=plan.mode, tokens=plan.num_speculative_tokens, models=models
+        )
 
 
 def pass_check(name: str, finding: str) -> Check:

@@ -72,7 +72,6 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
 
 
 def _check_gpu_count(situation: Situation) -> Iterator[Check]:
-    """Check the number of GPUs: each part of a split model needs one, here or in a Ray cluster."""
     flags = situation.resolved.flags
     needed = count_gpus_per_host(situation.resolved)
     usable = sum(not card.trouble for card in situation.probe.gpus)
@@ -290,7 +289,6 @@ def _exceeds_free(fit: MemoryEstimate) -> bool:
 
 
 def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
-    """Return the settings with which it fits, by the same estimate, with the longest possible requests."""
     max_len = fit.max_model_len or 0
     share = int(100 * (fit.free - _CUDA_CONTEXT_BYTES) / fit.total) / 100
     base: dict[str, int | float] = {"gpu_memory_utilization": share} if _exceeds_free(fit) else {}
@@ -374,4 +372,4 @@ def _check_orphans() -> Iterator[Check]:
         yield pass_check("orphans", "no engine process outlived its server")
     for orphan in orphans:
         finding = f"{orphan.name} (pid {orphan.pid}) outlived its server and holds {format_gib(orphan.resident)}"
-        yield warn_check("orphans", finding, f"if it is not needed, stop it: dflash-tui orphans {orphan.pid}")
+        yield warn_check("orphans", finding, f"if it is not needed, stop it: dflash-tui stop --orphans {orphan.pid}")

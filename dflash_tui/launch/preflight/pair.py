@@ -110,7 +110,6 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
 
 
 def _check_parsers(plan: Plan) -> Iterator[Check]:
-    """Check that the target's tokenizer, where it is on this machine, has the tokens that the parsers insist on."""
     if any(plan.find_flag(name) is not None for name in _OTHER_TOKENIZER):
         return
     named = {flag: plan.find_flag(flag) for flag, plugin in _PLUGINS.items() if plan.find_flag(plugin) is None}

@@ -6,7 +6,6 @@ import asyncio
 import os
 import resource
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,7 @@ import msgspec
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import EngineError, PreflightFailed, UsageError
-from dflash_tui.common.formatting import format_gigabytes, format_megabytes, pluralize, truncate
-from dflash_tui.common.sanitizer import join_last_lines
-from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.formatting import format_gigabytes, format_megabytes
 from dflash_tui.engines import engine_python, environments, inventory, model_hub
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.model_hub import ModelAvailability
@@ -37,9 +34,8 @@ from dflash_tui.launch.preflight.check import (
 )
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning import serve_flags
-from dflash_tui.planning.cluster import count_gpus_needed, count_gpus_per_host, require_named
+from dflash_tui.planning.cluster import count_gpus_per_host, require_named
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import EngineSpec, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -68,13 +64,11 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_api_key(situation),
         *_check_process_limits(),
         *_check_hosts(situation),
-        *check_ray(situation),
     ]
     return checks
 
 
 def _check_hosts(situation: Situation) -> Iterator[Check]:
-    """Check that the other hosts of a server over several are named; what they are like is checked on them."""
     try:
         require_named(situation.plan.cluster)
     except UsageError as error:
@@ -140,7 +134,6 @@ def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
 
 
 def _check_adopted_engine(engine: Engine) -> Iterator[Check]:
-    """Check whether the environment still has the vLLM with which it was adopted; its owner may have changed it."""
     again = f"dflash-tui engine adopt {engine.folder}"
     try:
         environment = inventory.describe_environment(engine.python)
@@ -256,7 +249,6 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
 
 
 def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
-    """Return the bytes of a model to fetch, None if unknown, and whether they are an estimate by the recipe."""
     if model.complete or model.missing_bytes is not None:
         return model.missing_bytes or 0, False
     return (max(0, int(size_gb * 1e9) - model.cached_bytes), True) if size_gb else (None, False)
@@ -315,84 +307,11 @@ def _check_process_limits() -> Iterator[Check]:
 
 
 def _is_model_folder(folder: Path, *, weights: bool) -> bool:
-    """Whether a folder has a config.json, and `weights` where they are needed; one that the user chose may not."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
     return "config.json" in names and (not weights or bool(model_hub.select_weight_files(names)))
-
-
-_TIMEOUT = 60.0
-_HOW_TO_START = "on the first host: ray start --head --port=6379; on the others: ray start --address=FIRST_HOST:6379"
-
-
-class RayNode(msgspec.Struct, frozen=True):
-    """One host of a cluster, its GPUs, and the vLLM that a worker finds there; empty for none."""
-
-    host: str
-    gpus: int
-    vllm: str
-
-
-class RayCluster(msgspec.Struct, frozen=True):
-    """The nodes of the running Ray cluster, or the error that kept us from reading them."""
-
-    nodes: tuple[RayNode, ...] = ()
-    error: str = ""
-
-
-register_type(RayCluster)
-
-
-def check_ray(situation: Situation) -> Iterator[Check]:
-    """Yield the check of the cluster, when the plan needs one."""
-    flags = situation.resolved.flags
-    if flags.get("distributed-executor-backend") != "ray":
-        return
-    needed = count_gpus_needed(flags)
-    if situation.engine is None:
-        finding = "not checked: the engine is not installed yet"
-        yield warn_check("Ray", finding, f"install it on every host (dflash-tui engine install), then {_HOW_TO_START}")
-        return
-    cluster = read_ray_cluster(situation.engine.python)
-    if cluster.error:
-        yield fail_check("Ray", cluster.error, f"{_HOW_TO_START} (with the ray of {situation.engine.folder}/bin)")
-        return
-    gpus, versions = sum(node.gpus for node in cluster.nodes), sorted({node.vllm or "none" for node in cluster.nodes})
-    finding = f"{pluralize(len(cluster.nodes), 'host')}, {pluralize(gpus, 'GPU')}, vLLM {', '.join(versions)}"
-    if gpus < needed:
-        yield fail_check("Ray", f"{finding}; the launch needs {needed} GPUs", _HOW_TO_START)
-    elif len(versions) > 1 or "none" in versions:
-        where = ", ".join(f"{node.host} {node.vllm or 'none'}" for node in cluster.nodes)
-        yield fail_check(
-            "Ray", f"{finding}: every host needs the same", f"install the same engine on every host: {where}"
-        )
-    else:
-        yield pass_check("Ray", finding)
-
-
-def read_ray_cluster(python: Path) -> RayCluster:
-    """Return the running Ray cluster, read with the Ray of an engine."""
-    command = [python, paths.engine_script("ray_nodes.py")]
-    try:
-        script = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=build_helper_environment("RAY_AUTH_"),
-            cwd="/",
-            timeout=_TIMEOUT,
-            check=False,
-        )
-        return msgspec.json.decode(script.stdout.rstrip().rpartition(b"\n")[2], type=RayCluster)
-    except subprocess.TimeoutExpired:
-        return RayCluster(error=f"Ray has not answered for {_TIMEOUT:.0f} s")
-    except OSError as error:
-        return RayCluster(error=str(error))
-    except msgspec.MsgspecError:
-        why = truncate(join_last_lines(script.stderr.decode(errors="replace"), 1), 200) or "no output"
-        return RayCluster(error=f"the engine's Python could not read the cluster: {why}")
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
@@ -436,7 +355,6 @@ async def survey_launch(resolved: ResolvedRecipe, plan: Plan, *, bare: bool = Fa
 
 
 def _select_gpus(probe: GpuProbe, resolved: ResolvedRecipe, plan: Plan) -> tuple[Gpu, ...]:
-    """Return the GPUs that the server would use: those of the plan, else the first of its class."""
     if plan.gpus:
         return tuple(card for card in probe.gpus if card.uuid in plan.gpus)
     count = count_gpus_per_host(resolved)

@@ -5,7 +5,6 @@ Facts of the catalogue are shown and compared, never launched: a recipe is deriv
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -152,28 +151,15 @@ def load_own_catalogue() -> Catalogue | None:
     """Return the catalogue that the user put in place of the shipped one; None without one.
 
     Raises:
-        UsageError: it cannot be read, is none, or is of a day that has not come.
+        UsageError: it cannot be read, or is none.
     """
     path = own_catalogue_file()
     try:
-        own = decode_catalogue(private_files.read_file(path, LARGEST))
+        return decode_catalogue(private_files.read_file(path, LARGEST))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"ignoring {path}", evidence=error.strerror or str(error)) from None
-    if why := explain_day(own):
-        raise UsageError(f"ignoring {path}: {why}", hint="dflash-tui recipes update FILE|URL puts another in its place")
-    return own
-
-
-def explain_day(catalogue: Catalogue) -> str:
-    """Return why nobody can have written a catalogue on the day that it states; empty where somebody can.
-
-    Such a day would hide all later ones. A clock that was set back is no reason: nothing is before the shipped one.
-    """
-    today = max(datetime.now(UTC).date(), date.fromisoformat(_load_shipped().written))
-    tomorrow = today + timedelta(days=1)  # where the sun rises first
-    return f"it is of {catalogue.written}, and today is {today}" if catalogue.written > tomorrow.isoformat() else ""
 
 
 @cache

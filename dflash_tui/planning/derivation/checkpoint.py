@@ -38,7 +38,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """A model by its config.json. What it does not say is None or empty."""
 
     name: str
-    """Its repository or folder."""
     architecture: str = ""
     """The first of its architectures."""
     model_type: str = ""
@@ -50,19 +49,16 @@ class Checkpoint(msgspec.Struct, frozen=True):
     precision: Precision = Precision.OTHER
     """How its weights are stored, by its quantization_config."""
     experts: bool = False
-    """Whether it is a mixture of experts."""
     head_layers: int = 0
     """The layers of a head of its own that drafts (MTP); 0 without one."""
     remote_code: bool = False
     """Whether it brings code of its own."""
     speculators: str = ""
-    """Its speculators_model_type."""
     speculative_tokens: int | None = None
     """How many tokens per step it asks for, in the speculators format."""
     verifier: str = ""
     """The target that it was made for, in the speculators format: a repository or somebody's folder."""
     verifier_architecture: str = ""
-    """The architecture of that target."""
     has_mtp_weights: bool | None = None
     """Whether its files hold a head that drafts (MTP), by the index of its weights; None where that is not known."""
     block_size: int | None = None
@@ -118,14 +114,7 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Return what a config.json says; fields of another type than a model's count as not said.
 
-    Args:
-        name: The repository or folder.
-        config: Its config.json.
-        gated: Whether its terms have to be accepted.
-        size_gb: The size of its files.
-        chat_template: Its chat template, or several as one text.
-        tokens: The vocabulary of its tokenizer, special tokens at least.
-        weight_names: The names of its tensors, by the index of its weights; empty where that is not known.
+    `weight_names` are those of its tensors, by the index of its weights; empty where that is not known.
     """
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
@@ -173,7 +162,6 @@ def _read_architecture(config: Mapping[str, Any]) -> str:
 
 
 def _read_precision(config: Mapping[str, Any]) -> Precision:
-    """Return the precision as modelopt, compressed-tensors or transformers writes it down."""
     inner = _mapping(config.get("quantization"))
     names = {_text(place, key).lower() for place in (config, inner) for key in ("quant_method", "quant_algo", "format")}
     if any("nvfp4" in name or name == "modelopt_fp4" for name in names):

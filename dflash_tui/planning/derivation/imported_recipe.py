@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_loader import DEPTH_LIMIT
 from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning.derivation.pair import NAME_PARTS
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.serve_flags import make_absolute
@@ -42,10 +43,7 @@ class ShellCommand(msgspec.Struct, frozen=True):
 
 
 def read_shell_command(words: Sequence[str]) -> ShellCommand:
-    """Return the parts of `[NAME=VALUE …] vllm serve …`.
-
-    Args:
-        words: Its words, or the whole of it as one.
+    """Return the parts of `[NAME=VALUE …] vllm serve …`; `words` are its words, or the whole of it as one.
 
     Raises:
         UsageError: its quotes do not match, or it is no `vllm serve`.
@@ -85,28 +83,9 @@ _SHORT = {
     "pp": "pipeline-parallel-size", "q": "quantization", "r": "node-rank", "sc": "speculative-config",
     "tp": "tensor-parallel-size",
 }  # fmt: skip
-# Switches by their names; whatever begins as these is one, too, but for the flags after them.
-_SWITCHES = frozenset({
-    "aggregate-engine-logging", "async-scheduling", "allow-deprecated-quantization", "calculate-kv-scales",
-    "cudagraph-metrics", "data-parallel-external-lb", "data-parallel-hybrid-lb", "enforce-eager",
-    "exclude-tools-when-tool-choice-none", "fail-on-environ-validation", "fully-sharded-loras", "grpc",
-    "headless", "interleave-mm-strings", "kv-cache-metrics", "kv-sharing-fast-prefill", "language-model-only",
-    "log-error-stack", "mm-encoder-only", "numa-bind", "return-tokens-as-token-ids",
-    "scheduler-reserve-full-isl", "skip-mm-profiling", "skip-tokenizer-init", "specialize-active-lora",
-    "trust-remote-code", "trust-request-chat-template", "use-replayssm", "use-tqdm-on-load",
-})  # fmt: skip
-_BEGINS, _NO_SWITCHES = ("enable-", "disable-", "no-"), frozenset({"disable-access-log-for-endpoints"})
-# Flags that take several words.
-_SEVERAL = frozenset({
-    "allowed-headers", "allowed-methods", "allowed-origins", "cudagraph-capture-sizes", "default-mm-loras",
-    "device-ids", "ignore-patterns", "kv-cache-dtype-skip-layers", "logits-processors", "lora-modules",
-    "lora-target-modules", "middleware", "numa-bind-nodes", "served-model-name",
-})  # fmt: skip
-_NAME_PARTS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3, "eagle-": Method.EAGLE}
-
-
 _NO_SPECULATION = {"method": Method.NONE.value, "num_speculative_tokens": 0}
 _LONGEST = 100
+_FLAG = re.compile(r"-(?!\d+(?:\.\d+)?$)")
 _DEEPEST = DEPTH_LIMIT - 2  # a recipe, and in it its flags
 _DOTTED = "speculative-config."
 
@@ -120,8 +99,6 @@ class ImportedRecipe(NamedTuple):
 
 
 class _Import:
-    """The recipe while it is made."""
-
     def __init__(self, command: ShellCommand) -> None:
         self.flags, self.positions = _read_flags(command.words)
         self.left = list(command.left_out)
@@ -155,7 +132,7 @@ def import_recipe(command: ShellCommand) -> ImportedRecipe:
         if word != model:
             making.leave(word, "is neither a flag nor the value of one")
     if not model or model.startswith("-"):
-        raise UsageError("the command names no model", hint="dflash-tui recipes import -- vllm serve MODEL …")
+        raise UsageError("the command names no model before its flags", hint=_HINT)
     if re.search(r"\$[\w{(]", model):
         raise UsageError(f"{model} is a variable of your shell", hint="write the model's name in its place")
     served = making.take_text("served-model-name") or model.rstrip("/").rpartition("/")[2]
@@ -179,7 +156,10 @@ def import_recipe(command: ShellCommand) -> ImportedRecipe:
 
 
 def _read_flags(words: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
-    """Return the flags of `vllm serve` with their values, and the words that are neither; the last of a flag counts."""
+    """Return the flags with their values, and the words before them; the last of a flag counts.
+
+    All words up to the next flag are its value, so that the model stands before the flags.
+    """
     flags: dict[str, Any] = {}
     positions: list[str] = []
     left = list(words)
@@ -190,16 +170,17 @@ def _read_flags(words: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
             positions.append(word)
         elif joined is not None:
             flags[name] = _read_value(joined)
-        elif _is_switch(name):
-            flags |= {name.removeprefix("no-"): False} if name.startswith("no-") else {name: True}
         else:
-            values = list(_take_values(left, several=name in _SEVERAL))
-            flags[name] = values if len(values) > 1 else _read_value(values[0]) if values else True
+            end = next((place for place, word in enumerate(left) if _FLAG.match(word)), len(left))
+            values, left = left[:end], left[end:]
+            if values:
+                flags[name] = values if len(values) > 1 else _read_value(values[0])
+            else:
+                flags |= {name.removeprefix("no-"): False} if name.startswith("no-") else {name: True}
     return flags, positions
 
 
 def _name_flag(word: str) -> tuple[str, str | None]:
-    """Return the name of a flag without dashes, and the value that is joined to it; no name for another word."""
     if word.startswith("--") and len(word) > 2:
         name, equals, value = word[2:].partition("=")
         base, dot, key = name.partition(".")
@@ -209,17 +190,6 @@ def _name_flag(word: str) -> tuple[str, str | None]:
     if match := re.fullmatch(r"-([A-Za-z]+)(\.[^=]+)?(?:=(.*))?", word, re.DOTALL):
         return _SHORT.get(match[1], match[1]) + (match[2] or ""), match[3]
     return "", None
-
-
-def _is_switch(name: str) -> bool:
-    return name in _SWITCHES or (name.startswith(_BEGINS) and name not in _NO_SWITCHES)
-
-
-def _take_values(left: list[str], *, several: bool) -> Iterator[str]:
-    while left and (not left[0].startswith("-") or re.fullmatch(r"-\d+(\.\d+)?", left[0])):
-        yield left.pop(0)
-        if not several:
-            return
 
 
 def _read_value(text: str) -> Any:
@@ -241,13 +211,11 @@ def _read_value(text: str) -> Any:
 
 
 def _is_deep(value: Any, left: int) -> bool:
-    """Whether a value has more lists and mappings within each other than `left`."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return parts is not None and (left == 0 or any(_is_deep(part, left - 1) for part in parts))
 
 
 def _import_speculation(making: _Import) -> dict[str, Any]:
-    """Return the keys of a recipe for how tokens are drafted."""
     config = making.take("speculative-config")
     config = dict(config) if isinstance(config, Mapping) else {}
     dotted = [name for name in making.flags if name.startswith(_DOTTED)]
@@ -285,7 +253,7 @@ def _find_method(config: Mapping[str, Any]) -> Method | None:
         name = "mtp" if str(named).endswith("_mtp") else str(named)
         return Method(name) if name in set(Method) else None
     drafter = str(config.get("model", "")).lower()
-    guessed = (method for part, method in _NAME_PARTS.items() if part in drafter)
+    guessed = (method for part, method in NAME_PARTS.items() if part in drafter)
     return next(guessed, Method.DRAFT_MODEL if drafter else None)
 
 
@@ -313,7 +281,6 @@ def _import_env(making: _Import, command: ShellCommand) -> dict[str, str]:
 
 
 def _import_flags(making: _Import) -> dict[str, Any]:
-    """Return the flags that a recipe may hold, as they are but for paths of files that are here."""
     flags: dict[str, Any] = {}
     for name, value in making.flags.items():
         if find_secret(f"flags.{name}", value):

@@ -19,7 +19,6 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import load_yaml
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, Checkpoint, Precision, split_precision
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
@@ -80,52 +79,6 @@ _FLASHINFER = {"kv-cache-dtype": "fp8", "attention-backend": "flashinfer"}
 _NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
 
 
-class ClassRule(NamedTuple):
-    """A change that a rule makes on some classes of machine."""
-
-    classes: tuple[Hardware, ...]
-    """The classes that it is for."""
-    part: str
-    """The part of a recipe's layer that it changes: flags, env, speculation or warnings."""
-    values: dict[str, Any] | list[str]
-    """What it adds to that part."""
-    why: str
-    """The rule."""
-
-
-def find_class_rules(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> list[ClassRule]:
-    """Return what the classes of machines change of a pair; nothing for a class that no rule is about."""
-    return list(_iterate_rules(target, drafter, method))
-
-
-def _iterate_rules(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> Iterator[ClassRule]:
-    if target.architecture.startswith(_FP8_CACHE):
-        why = f"the published commands of {target.architecture} for a GB10"
-        yield ClassRule(_GB10, "flags", _FLASHINFER, why)
-    if target.precision is Precision.NVFP4:
-        if target.experts:
-            yield ClassRule(_GB10, "flags", {"moe-backend": "marlin"}, "NVFP4 experts on a GB10, as NVIDIA publishes")
-            if method is Method.MTP and drafter is None:
-                yield ClassRule(_GB10, "speculation", {"moe_backend": "triton"}, "the experts of an MTP head there")
-        says = "NVFP4 runs as W4A16 on an H100 or H200, with 16-bit arithmetic; FP8 is native there."
-        yield ClassRule(_SM_90, "warnings", [says], "sm_90 has no FP4 arithmetic")
-    if target.precision is Precision.FP8_BLOCKS and not target.architecture.startswith("Qwen3_5"):
-        yield ClassRule(_SM_120, "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)")
-
-
-def build_layers(rules: list[ClassRule]) -> dict[str, dict[str, Any]]:
-    """Return the `hardware` part of a recipe that these rules make, by class and part of its layer."""
-    layers: dict[str, dict[str, Any]] = {}
-    for rule in rules:
-        for hardware in rule.classes:
-            layer = layers.setdefault(hardware.value, {})
-            if isinstance(rule.values, list):
-                layer[rule.part] = [*layer.get(rule.part, []), *rule.values]
-            else:
-                layer[rule.part] = layer.get(rule.part, {}) | rule.values
-    return layers
-
-
 _PARSER_FORMS = paths.PACKAGE_ROOT / "parser_forms.yaml"
 # The flag of each kind of parser: what it reads, and a word without which a template has none of that.
 _SUBJECTS = {"tool-call-parser": ("tool calls", "tool"), "reasoning-parser": ("thoughts", "think")}
@@ -184,17 +137,17 @@ def _load_forms() -> dict[str, list[_Form]]:
 
 
 # Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
-_DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = Version("0.23.0"), Version("0.25.0"), Version("0.26.0")
-_FROM_STATES = frozenset({Method.DFLASH, Method.DSPARK, Method.EAGLE3})
+_DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = "0.23.0", "0.25.0", "0.26.0"
+_IN_BLOCKS = frozenset({Method.DFLASH, Method.DSPARK})
+_FROM_STATES = _IN_BLOCKS | {Method.EAGLE3}
 # In vLLM's order.
-_NAME_PARTS = {"eagle-": Method.EAGLE, "eagle3": Method.EAGLE3, "dflash": Method.DFLASH, "dspark": Method.DSPARK}
+NAME_PARTS = {"eagle-": Method.EAGLE, "eagle3": Method.EAGLE3, "dflash": Method.DFLASH, "dspark": Method.DSPARK}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
 _LAST_RELEASES = {"bitsandbytes": Version("0.27.1")}
 _FOLDERS = ("/", ".", "~")
 _HEAD_NAME = re.compile(r"(?i)eagle|dflash|dspark|draft|mtp|medusa|domino|jetspec")
-BATCH_FLAGS = ("max-num-batched-tokens", "max-num-seqs")
-"""The flags of a batch that a derived pair may have."""
+_BATCH_FLAGS, _REMOTE = ("max-num-batched-tokens", "max-num-seqs"), "trust-remote-code"
 _BATCHED_TOKENS, _SEQUENCES = 8192, 256
 _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
@@ -226,8 +179,8 @@ class DerivedPair(NamedTuple):
     flags: dict[str, Any]
     speculation: dict[str, Any]
     """More keys of the speculative config."""
-    class_rules: tuple[ClassRule, ...]
-    """What classes of machines change."""
+    hardware: dict[str, dict[str, Any]]
+    """What classes of machines change: the `hardware` part of a recipe."""
     facts: tuple[DerivedFact, ...]
     warnings: tuple[str, ...]
 
@@ -235,98 +188,199 @@ class DerivedPair(NamedTuple):
 def derive_pair(
     target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves `target` with `drafter`.
+    """Return how vLLM serves `target` with `drafter`; without one the target drafts itself, or nothing does.
 
-    Args:
-        target: The model that is served.
-        drafter: What drafts for it; None where the target does that itself, or nothing does.
-        method: What the user asked for, if anything.
-        tokens: The drafts per step that the user asked for, which count where no rule knows how many.
+    `method` and `tokens` (drafts per step) are what the user asked for; `tokens` counts where no rule knows how many.
 
     Raises:
         UsageError: the two cannot be served together, or what is needed for it is not known.
     """
-    facts: list[DerivedFact] = []
-    warnings: list[str] = []
-    chosen = method or _find_method(target, drafter, facts, warnings)
-    if method:
-        facts.append(DerivedFact("method", method.value, "asked for"))
-    _refuse_wrong_pair(target, drafter, chosen)
-    if drafter and chosen is not Method.DRAFT_MODEL:
-        _compare_precisions(target, drafter, facts, warnings)
-    asked_tokens, tokens = tokens, _find_tokens(target, drafter, chosen, tokens, facts)
-    oldest = _find_release(target, drafter, chosen, facts)
-    newest = _find_last_release(target, oldest, facts)
-    vllm = str(newest or [*load_releases()][-1])
-    flags = _find_flags(target, drafter, vllm, facts, warnings) | _find_batch(chosen, tokens, facts)
-    speculation = _find_speculation(drafter, facts)
-    class_rules = find_class_rules(target, drafter, chosen)
-    facts += map(_describe_rule, class_rules)
-    if asked_tokens and (block := _describe_block(drafter, target, chosen)) and asked_tokens != tokens:
-        warnings.append(f"{asked_tokens} drafts per step are off {block}: it was trained for {tokens}")
-    if drafter and _names_other_target(target, drafter):
-        warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
-    if target.architecture not in load_architectures().targets:
-        warnings.append(
-            f"dflash-tui does not know {target.architecture or 'its architecture'}; vLLM may still serve it"
-        )
-    return DerivedPair(
-        target,
-        drafter,
-        chosen,
-        tokens,
-        oldest,
-        newest,
-        flags,
-        speculation,
-        tuple(class_rules),
-        tuple(facts),
-        tuple(warnings),
-    )
+    return _Derivation(target, drafter, method).derive(tokens)
 
 
-def _describe_rule(rule: ClassRule) -> DerivedFact:
-    changes = rule.values.items() if isinstance(rule.values, dict) else ()
-    values = [f"{key}={value}" for key, value in changes] or ["a warning"]
-    classes = ", ".join(kind.value for kind in rule.classes)
-    return DerivedFact("machine", f"{classes}: {', '.join(values)}", rule.why)
+class _Derivation:
+    """A pair while it is derived, with the facts and warnings that were found so far."""
 
+    def __init__(self, target: Checkpoint, drafter: Checkpoint | None, method: Method | None) -> None:
+        self.target, self.drafter = target, drafter
+        self.facts: list[DerivedFact] = []
+        self.warnings: list[str] = []
+        self.architecture = load_architectures().targets.get(target.architecture)
+        self.kind = look_up_drafter(drafter) if drafter else None
+        if method:
+            self.add_fact("method", method.value, "asked for")
+        self.method = method or self.find_method()
 
-def _find_method(
-    target: Checkpoint, drafter: Checkpoint | None, facts: list[DerivedFact], warnings: list[str]
-) -> Method:
-    if drafter is None:
-        if target.dspark_block:
-            facts.append(DerivedFact("method", "dspark", "the target's checkpoint has a DSpark drafter in it"))
-            return Method.DSPARK
-        if not target.head_layers:
-            raise UsageError(
-                f"{target.name} has no head that drafts",
-                hint="name a drafter (--drafter NAME), or a method without one: --method ngram, --method none",
+    def add_fact(self, name: str, value: str, rule: str) -> None:
+        self.facts.append(DerivedFact(name, value, rule))
+
+    def derive(self, asked_tokens: int | None) -> DerivedPair:
+        target, drafter, method = self.target, self.drafter, self.method
+        _refuse_wrong_pair(target, drafter, method)
+        if drafter and method is not Method.DRAFT_MODEL:
+            self.compare_precisions(drafter)
+        tokens = self.find_tokens(asked_tokens)
+        oldest = self.find_release()
+        newest = self.find_last_release(oldest)
+        flags = self.find_flags(str(newest or [*load_releases()][-1])) | self.find_batch(tokens)
+        speculation = self.find_speculation()
+        hardware = self.find_hardware_layers()
+        block = (drafter.block_size if drafter else target.dspark_block) if method in _IN_BLOCKS else None
+        if asked_tokens and block and asked_tokens != tokens:
+            self.warnings.append(
+                f"{asked_tokens} drafts per step are off the drafter's block of {block}: it was trained for {tokens}"
             )
-        facts.append(DerivedFact("method", "mtp", f"the target has {target.head_layers} layer(s) that draft"))
-        return Method.MTP
-    if kind := _classify_drafter(drafter):
-        method, what = kind
-        facts.append(DerivedFact("method", method.value, f"the drafter is {what}"))
-        return method
-    for part, method in _NAME_PARTS.items():
-        if part in drafter.name.lower():
-            facts.append(DerivedFact("method", method.value, f"the drafter's name contains '{part}', as vLLM reads it"))
-            warnings.append(f"the method is a guess from the name of {drafter.name}")
+        if drafter and _names_other_target(target, drafter):
+            self.warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
+        if self.architecture is None:
+            name = target.architecture or "its architecture"
+            self.warnings.append(f"dflash-tui does not know {name}; vLLM may still serve it")
+        facts, warnings = tuple(self.facts), tuple(self.warnings)
+        return DerivedPair(
+            target, drafter, method, tokens, oldest, newest, flags, speculation, hardware, facts, warnings
+        )
+
+    def find_method(self) -> Method:
+        target, drafter = self.target, self.drafter
+        if drafter is None:
+            if target.dspark_block:
+                self.add_fact("method", "dspark", "the target's checkpoint has a DSpark drafter in it")
+                return Method.DSPARK
+            if not target.head_layers:
+                raise UsageError(
+                    f"{target.name} has no head that drafts",
+                    hint="name a drafter (--drafter NAME), or a method without one: --method ngram, --method none",
+                )
+            self.add_fact("method", "mtp", f"the target has {target.head_layers} layer(s) that draft")
+            return Method.MTP
+        if kind := _classify_drafter(drafter):
+            method, what = kind
+            self.add_fact("method", method.value, f"the drafter is {what}")
             return method
-    facts.append(DerivedFact("method", "draft_model", "the drafter is a model of its own"))
-    return Method.DRAFT_MODEL
+        for part, method in NAME_PARTS.items():
+            if part in drafter.name.lower():
+                self.add_fact("method", method.value, f"the drafter's name contains '{part}', as vLLM reads it")
+                self.warnings.append(f"the method is a guess from the name of {drafter.name}")
+                return method
+        self.add_fact("method", "draft_model", "the drafter is a model of its own")
+        return Method.DRAFT_MODEL
 
+    def compare_precisions(self, drafter: Checkpoint) -> None:
+        """Say of a drafter with a precision in its name whether it is the target's: makers give each one of its own."""
+        theirs, ours = split_precision(drafter.name).precision, _read_precision(self.target)
+        if theirs and theirs == ours:
+            self.add_fact("drafter", theirs, f"{OWN_PRECISION}, by its name")
+        elif theirs and ours is not None:
+            what = f"the drafter is in {theirs} by its name, and the target in {ours or '16 bits'}"
+            self.warnings.append(f"{what}: where one of {OWN_PRECISION} is published, take that")
 
-def _compare_precisions(target: Checkpoint, drafter: Checkpoint, facts: list[DerivedFact], warnings: list[str]) -> None:
-    """Say of a drafter with a precision in its name whether it is the target's: makers give each one of its own."""
-    theirs, ours = split_precision(drafter.name).precision, _read_precision(target)
-    if theirs and theirs == ours:
-        facts.append(DerivedFact("drafter", theirs, f"{OWN_PRECISION}, by its name"))
-    elif theirs and ours is not None:
-        what = f"the drafter is in {theirs} by its name, and the target in {ours or '16 bits'}"
-        warnings.append(f"{what}: where one of {OWN_PRECISION} is published, take that")
+    def find_tokens(self, asked: int | None) -> int:
+        counted = _count_tokens(self.target, self.drafter, self.method) or (asked and (asked, "asked for"))
+        if not counted:
+            what = f"{self.method}: how many tokens are drafted per step is not known"
+            raise UsageError(what, hint="plan and up take --num-speculative-tokens N")
+        self.add_fact("drafts", f"{counted[0]} per step", counted[1])
+        return counted[0]
+
+    def find_release(self) -> Version | None:
+        reasons = [(Version(since), why) for since, why in self.list_release_reasons() if since]
+        if not reasons:
+            return None
+        least, why = max(reasons, key=lambda reason: reason[0])
+        self.add_fact("vLLM", f">= {least}", why)
+        return least
+
+    def list_release_reasons(self) -> Iterator[tuple[str | None, str]]:
+        target, drafter, method = self.target, self.drafter, self.method
+        if self.architecture:
+            yield self.architecture.since, f"the first release that serves {target.architecture}"
+            if method in _FROM_STATES:
+                why = f"the first release that hands out the states of {target.architecture}"
+                yield self.architecture.states, why
+        if since := FACTS[method].since:
+            yield since, f"the first release with the method {method}"
+        if drafter and self.kind:
+            name = drafter.speculators or drafter.architecture or drafter.model_type
+            yield self.kind.since, f"the first release with {name}"
+        if method is Method.DFLASH:
+            yield _DFLASH_RIGHT, "releases before hand a DFlash drafter wrong layers, or corrupt what it reads"
+            if drafter and drafter.slides:
+                yield _SLIDING_RIGHT, "releases before ignore the sliding windows of a DFlash drafter"
+            if drafter and drafter.is_mixed:
+                yield _MIXED_RIGHT, "the first release that runs drafters with sliding and full attention right"
+
+    def find_last_release(self, oldest: Version | None) -> Version | None:
+        """Return the last release that reads the target's weights; None where the newest one does."""
+        quantization = self.target.quantization
+        last = _LAST_RELEASES.get(quantization)
+        if last is None:
+            return None
+        if oldest and oldest > last:
+            what = f"{self.target.name}: vLLM reads {quantization} up to {last}, and this pair needs {oldest}"
+            raise UsageError(what, hint="choose another quantization of the target")
+        self.add_fact("vLLM", f"<= {last}", f"the last release that reads {quantization}")
+        return last
+
+    def find_batch(self, tokens: int) -> dict[str, Any]:
+        """Return a batch that holds the drafts of all its sequences, where a method drafts them in one run.
+
+        With the defaults of a GPU below 70 GiB it holds no 15 drafts of each: vLLM before 0.28 then refuses to start.
+        """
+        if self.method not in _IN_BLOCKS:
+            return {}
+        sequences = min(_SEQUENCES, (_BATCHED_TOKENS - 1) // (1 + tokens))
+        rule = f"vLLM before 0.28 starts only where {sequences} sequences of {1 + tokens} tokens fit into a batch"
+        self.add_fact("batch", f"{_BATCHED_TOKENS} tokens", rule)
+        return dict(zip(_BATCH_FLAGS, (_BATCHED_TOKENS, sequences), strict=True))
+
+    def find_speculation(self) -> dict[str, Any]:
+        if self.drafter is None or self.kind is None:
+            return {}
+        rule = f"as drafters of the kind {self.drafter.speculators or self.drafter.architecture} were trained"
+        for key, value in self.kind.speculation.items():
+            self.add_fact("drafts", f"{key}={str(value).lower()}", rule)
+        return self.kind.speculation
+
+    def find_flags(self, vllm: str) -> dict[str, Any]:
+        flags: dict[str, Any] = dict(self.architecture.flags) if self.architecture else {}
+        if flags:
+            self.add_fact("flags", ", ".join(flags), f"the published commands of {self.target.architecture}")
+        for flag, parser, why in choose_parsers(self.target, vllm):
+            self.add_fact("flags", f"{flag} {parser}" if parser else f"no {flag}", why)
+            if parser and flag == "tool-call-parser":
+                flags["enable-auto-tool-choice"] = True
+            flags |= {flag: parser} if parser else {}
+        if any(model and model.remote_code for model in (self.target, self.drafter)) and _REMOTE not in flags:
+            self.warnings.append(f"a config.json names code of its own; if vLLM asks for it: --set {_REMOTE}=true")
+        return flags
+
+    def find_hardware_layers(self) -> dict[str, dict[str, Any]]:
+        layers: dict[str, dict[str, Any]] = {}
+        for classes, part, values, why in self.list_class_rules():
+            pairs = [f"{key}={value}" for key, value in values.items()] if isinstance(values, dict) else ["a warning"]
+            self.add_fact("machine", f"{', '.join(kind.value for kind in classes)}: {', '.join(pairs)}", why)
+            for hardware in classes:
+                layer = layers.setdefault(hardware.value, {})
+                if isinstance(values, list):
+                    layer[part] = [*layer.get(part, []), *values]
+                else:
+                    layer[part] = layer.get(part, {}) | values
+        return layers
+
+    def list_class_rules(self) -> Iterator[tuple[tuple[Hardware, ...], str, dict[str, Any] | list[str], str]]:
+        """Yield by classes of machine what is added to a part of their layer, and the rule."""
+        target = self.target
+        if target.architecture.startswith(_FP8_CACHE):
+            yield _GB10, "flags", _FLASHINFER, f"the published commands of {target.architecture} for a GB10"
+        if target.precision is Precision.NVFP4:
+            if target.experts:
+                yield _GB10, "flags", {"moe-backend": "marlin"}, "NVFP4 experts on a GB10, as NVIDIA publishes"
+                if self.method is Method.MTP and self.drafter is None:
+                    yield _GB10, "speculation", {"moe_backend": "triton"}, "the experts of an MTP head there"
+            says = "NVFP4 runs as W4A16 on an H100 or H200, with 16-bit arithmetic; FP8 is native there."
+            yield _SM_90, "warnings", [says], "sm_90 has no FP4 arithmetic"
+        if target.precision is Precision.FP8_BLOCKS and not target.architecture.startswith("Qwen3_5"):
+            yield _SM_120, "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)"
 
 
 def _read_precision(target: Checkpoint) -> str | None:
@@ -448,30 +502,11 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
         yield f"the drafter knows {its} tokens, and the target {mine}"
 
 
-def _describe_block(drafter: Checkpoint | None, target: Checkpoint, method: Method) -> str:
-    """Return the block that a drafter was trained with; empty for methods without one."""
-    if method not in {Method.DFLASH, Method.DSPARK}:
-        return ""
-    block = drafter.block_size if drafter else target.dspark_block
-    return f"the drafter's block of {block}" if block else ""
-
-
-def _find_tokens(
-    target: Checkpoint, drafter: Checkpoint | None, method: Method, asked_tokens: int | None, facts: list[DerivedFact]
-) -> int:
-    counted = _count_tokens(target, drafter, method) or (asked_tokens and (asked_tokens, "asked for"))
-    if not counted:
-        what = f"{method}: how many tokens are drafted per step is not known"
-        raise UsageError(what, hint="plan and up take --num-speculative-tokens N")
-    facts.append(DerivedFact("drafts", f"{counted[0]} per step", counted[1]))
-    return counted[0]
-
-
 def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str] | None:
     """Return the drafts per step, and the rule; None where no rule knows."""
     if drafter and drafter.speculative_tokens:
         return drafter.speculative_tokens, "the drafter's own config asks for it"
-    if drafter and drafter.block_size and method in {Method.DFLASH, Method.DSPARK}:
+    if drafter and drafter.block_size and method in _IN_BLOCKS:
         whole = drafter.anchored or method is Method.DSPARK
         exception = "" if whole else ", of which one is given"
         tokens = drafter.block_size if whole else drafter.block_size - 1
@@ -487,93 +522,6 @@ def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method
     return None if default is None else (default, "as vLLM takes it unasked")
 
 
-def _find_release(
-    target: Checkpoint, drafter: Checkpoint | None, method: Method, facts: list[DerivedFact]
-) -> Version | None:
-    reasons = [(Version(since), why) for since, why in _list_release_reasons(target, drafter, method) if since]
-    if not reasons:
-        return None
-    least, why = max(reasons, key=lambda reason: reason[0])
-    facts.append(DerivedFact("vLLM", f">= {least}", why))
-    return least
-
-
-def _find_last_release(target: Checkpoint, oldest: Version | None, facts: list[DerivedFact]) -> Version | None:
-    """Return the last release that reads the target's weights; None where the newest one does.
-
-    Raises:
-        UsageError: it is older than the first release that serves the pair.
-    """
-    last = _LAST_RELEASES.get(target.quantization)
-    if last is None:
-        return None
-    if oldest and oldest > last:
-        what = f"{target.name}: vLLM reads {target.quantization} up to {last}, and this pair needs {oldest}"
-        raise UsageError(what, hint="choose another quantization of the target")
-    facts.append(DerivedFact("vLLM", f"<= {last}", f"the last release that reads {target.quantization}"))
-    return last
-
-
-def _list_release_reasons(
-    target: Checkpoint, drafter: Checkpoint | None, method: Method
-) -> Iterator[tuple[str | None, str]]:
-    architecture = load_architectures().targets.get(target.architecture)
-    if architecture:
-        yield architecture.since, f"the first release that serves {target.architecture}"
-        if method in _FROM_STATES:
-            yield architecture.states, f"the first release that hands out the states of {target.architecture}"
-    if since := FACTS[method].since:
-        yield since, f"the first release with the method {method}"
-    if drafter and (kind := look_up_drafter(drafter)):
-        yield kind.since, f"the first release with {drafter.speculators or drafter.architecture or drafter.model_type}"
-    if method is Method.DFLASH:
-        yield str(_DFLASH_RIGHT), "releases before hand a DFlash drafter wrong layers, or corrupt what it reads"
-        if drafter and drafter.slides:
-            yield str(_SLIDING_RIGHT), "releases before ignore the sliding windows of a DFlash drafter"
-        if drafter and drafter.is_mixed:
-            yield str(_MIXED_RIGHT), "the first release that runs drafters with sliding and full attention right"
-
-
-def _find_batch(method: Method, tokens: int, facts: list[DerivedFact]) -> dict[str, Any]:
-    """Return a batch that holds the drafts of all its sequences, where a method drafts them in one run.
-
-    With the defaults of a GPU below 70 GiB it holds no 15 drafts of each: vLLM before 0.28 then refuses to start.
-    """
-    if method not in {Method.DFLASH, Method.DSPARK}:
-        return {}
-    sequences = min(_SEQUENCES, (_BATCHED_TOKENS - 1) // (1 + tokens))
-    rule = f"vLLM before 0.28 starts only where {sequences} sequences of {1 + tokens} tokens fit into a batch"
-    facts.append(DerivedFact("batch", f"{_BATCHED_TOKENS} tokens", rule))
-    return dict(zip(BATCH_FLAGS, (_BATCHED_TOKENS, sequences), strict=True))
-
-
-def _find_speculation(drafter: Checkpoint | None, facts: list[DerivedFact]) -> dict[str, Any]:
-    kind = look_up_drafter(drafter) if drafter else None
-    if drafter is None or kind is None:
-        return {}
-    for key, value in kind.speculation.items():
-        rule = f"as drafters of the kind {drafter.speculators or drafter.architecture} were trained"
-        facts.append(DerivedFact("drafts", f"{key}={str(value).lower()}", rule))
-    return kind.speculation
-
-
-def _find_flags(
-    target: Checkpoint, drafter: Checkpoint | None, vllm: str, facts: list[DerivedFact], warnings: list[str]
-) -> dict[str, Any]:
-    architecture = load_architectures().targets.get(target.architecture)
-    flags: dict[str, Any] = dict(architecture.flags) if architecture else {}
-    if flags:
-        facts.append(DerivedFact("flags", ", ".join(flags), f"the published commands of {target.architecture}"))
-    for flag, parser, why in choose_parsers(target, vllm):
-        facts.append(DerivedFact("flags", f"{flag} {parser}" if parser else f"no {flag}", why))
-        if parser and flag == "tool-call-parser":
-            flags["enable-auto-tool-choice"] = True
-        flags |= {flag: parser} if parser else {}
-    if any(model and model.remote_code for model in (target, drafter)) and "trust-remote-code" not in flags:
-        warnings.append("a config.json names code of its own; if vLLM asks for it: --set trust-remote-code=true")
-    return flags
-
-
 _WHY = "Derived from the models' config.json by rules; nobody ran it."
 _LONGEST_NAME = 60
 
@@ -586,24 +534,21 @@ def name_recipe(pair: DerivedPair) -> str:
 
 
 def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
-    """Return the recipe of a pair as YAML that `recipe_loader` reads.
-
-    Args:
-        pair: The pair.
-        cpu: A recipe for the CPU, whose engine, environment and patches it takes; without one it is for a GPU.
-    """
+    """Return the recipe of a pair as YAML: for a GPU, or with engine, environment and patches of the recipe `cpu`."""
     lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
     head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
     mapping = _build_mapping(pair)
     if cpu:  # whose batches are small, and whose first run of one is slow
-        flags = {name: value for name, value in mapping["flags"].items() if name not in BATCH_FLAGS}
-        mapping |= _read_cpu_parts(cpu) | {"flags": flags}
+        flags = {name: value for name, value in mapping["flags"].items() if name not in _BATCH_FLAGS}
+        parts: dict[str, Any] = msgspec.to_builtins(cpu)
+        mapping |= {name: parts[name] for name in ("engine", "env", "patches") if parts.get(name)}
+        mapping |= {"mode": "eager", "flags": flags}
     body = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, width=110)
     return head + "\n".join(lines) + "\n" + body
 
 
 def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
-    target, newest = pair.target, [*releases.load_releases()][-1]
+    target, newest = pair.target, [*load_releases()][-1]
     what = _last_part(pair.drafter.name) if pair.drafter else str(pair.method)
     recipe: dict[str, Any] = {
         "title": f"{_last_part(target.name)} with {what}",
@@ -623,13 +568,8 @@ def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
     recipe |= {"oldest_vllm": str(pair.oldest_vllm)} if pair.oldest_vllm else {}
     recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": str(pair.newest_vllm or newest)}}
     recipe |= {"warnings": [*pair.warnings]} if pair.warnings else {}
-    recipe |= {"hardware": build_layers([*pair.class_rules])} if pair.class_rules else {}
+    recipe |= {"hardware": pair.hardware} if pair.hardware else {}
     return recipe
-
-
-def _read_cpu_parts(recipe: Recipe) -> dict[str, Any]:
-    parts: dict[str, Any] = msgspec.to_builtins(recipe)
-    return {"mode": "eager", **{name: parts[name] for name in ("engine", "env", "patches") if parts.get(name)}}
 
 
 def _describe(model: Checkpoint) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Container, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -66,8 +65,6 @@ def engine_for_release(vllm: str) -> EngineSpec:
     Raises:
         UsageError: the table does not have that version.
     """
-    from packaging.version import Version
-
     table = releases.load_releases()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
@@ -143,13 +140,12 @@ def read_recipe(path: Path, text: str) -> Recipe:
     for steps, layer in iterate_layers(recipe):
         for place, reason in _find_mistakes(layer):
             raise yaml_loader.build_file_error(path, [*steps, *place], reason)
-    for place, reason in (*_find_quoted_secrets(recipe), *_find_gaps(recipe)):
+    for place, reason in _find_gaps(recipe):
         raise yaml_loader.build_file_error(path, place, reason)
     return recipe
 
 
 def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys of a layer that are not allowed, and why."""
     for name, value in layer.flags.items():
         if reason := explain_reserved_flag(name) or explain_unusable_value(name, value):
             yield ["flags", name], reason
@@ -164,37 +160,17 @@ def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys of a layer whose values look like secrets: recipes are shared, and commands are shown."""
+    """Yield the keys whose values look like secrets: recipes are shared, and commands are shown."""
     for part, values in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
         for name, why in explain_secrets(part, values):
             yield [part, name], why
-
-
-def _find_quoted_secrets(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys of texts that have the form of a secret, whatever they are for: all of them are shown."""
-    texts = [*_list_texts([], msgspec.to_builtins(recipe))]
-    if not looks_secret("\n".join(text for _, text in texts)):  # where one is, it is in all of them together as well
-        return
-    for steps, text in texts:
-        if looks_secret(text):
-            of_index = "uv takes those of an index from your shell"
-            yield steps, f"it looks like a secret; {of_index if 'engine' in steps else advise_on_secret('')}"
-
-
-def _list_texts(steps: list[str | int], value: Any) -> Iterator[tuple[list[str | int], str]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield steps, str(key)
-            yield from _list_texts([*steps, key], item)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _list_texts([*steps, index], item)
-    elif isinstance(value, str):
-        yield steps, value
+    for part, model in (("target", layer.target), ("drafter", layer.drafter)):
+        for key in ("model", "revision"):
+            if model and looks_secret(getattr(model, key)):
+                yield [part, key], f"it looks like a secret; {advise_on_secret('')}"
 
 
 def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys under which the parts of a recipe do not fit together, and why."""
     if recipe.engine is None and not recipe.profiles:
         yield ["title"], "expected an `engine`, here or in every profile"
     for name, profile in recipe.profiles.items():
@@ -209,7 +185,6 @@ def _find_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _find_method_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys under which a method lacks what vLLM asks for, or has what it does not take."""
     layers = {recipe.method: recipe, **recipe.methods}
     for method, layer in layers.items():
         own: list[str | int] = [] if layer is recipe else ["methods", method.value]
@@ -229,7 +204,6 @@ def _find_method_gaps(recipe: Recipe) -> Iterator[tuple[list[str | int], str]]:
 def _find_wrong_figures(
     layer: HardwareLayer, profiles: Container[str], variants: Container[str]
 ) -> Iterator[tuple[list[str | int], str]]:
-    """Yield where a class of GPU names an unknown profile or variant, or the larger of two figures first."""
     for name in layer.standing:
         if name not in profiles:
             yield ["standing", name], f"no profile called '{name}'"
@@ -245,7 +219,6 @@ def _find_wrong_figures(
 
 
 def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys for which an engine cannot be installed, and why."""
     if Version(spec.vllm) < Version(FIRST_WITH_DFLASH):
         reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
         yield ["engine", "vllm"], reason
@@ -259,6 +232,8 @@ def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], s
         for index, line in enumerate(lines):
             if "${" in line:  # uv would fill it in, and the server at the address would read it
                 yield ["engine", part, index], "takes no variables of the environment"
+            if looks_secret(line):
+                yield ["engine", part, index], "it looks like a secret; uv takes those of an index from your shell"
             try:
                 Requirement(line)
             except InvalidRequirement:

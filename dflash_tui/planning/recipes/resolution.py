@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice, product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -86,16 +86,6 @@ class ResolvedRecipe(Layer, frozen=True, kw_only=True):
     """How many machines serve it by vLLM's own executor; 1 over Ray, too, which finds its hosts itself."""
 
 
-class RecipeOutline(NamedTuple):
-    """What a list says of a recipe."""
-
-    standing: Trust
-    """How far it is known to work on this hardware."""
-    num_speculative_tokens: int
-    vllm: str
-    """The release that serves it."""
-
-
 class ExpectedFigures(PublishedFigures, frozen=True, kw_only=True):
     """Published figures beside a launch."""
 
@@ -171,27 +161,11 @@ def resolve_recipe(
     )
 
 
-def outline_recipe(recipe: Recipe, hardware: Hardware | None = None) -> RecipeOutline:
-    """Return what a list says of a recipe with its defaults; the table of releases is not read for it.
-
-    Raises:
-        UsageError: it cannot be served.
-    """
-    hardware, profile = hardware or _choose_hardware(recipe), _choose_profile(recipe, "", "")
-    method = _choose_method(recipe, None, {})
-    flat = _merge_layers(_list_layers(recipe, hardware, profile, "", method))
-    vllm = _require_engine(flat.engine).vllm
-    _require_drafter(method, flat.drafter)
-    status = _find_status(recipe, hardware, profile, "", method=method, engine=None, settings={})
-    return RecipeOutline(status, _choose_tokens(method, flat.num_speculative_tokens), vllm)
-
-
 def _choose_hardware(recipe: Recipe) -> Hardware:
     return next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
 
 
 def _choose_profile(recipe: Recipe, profile: str, variant: str) -> str:
-    """Return the profile, or the default one; it and the variant must be the recipe's."""
     profiles = list_profiles(recipe)
     _check_name("profile", profile or profiles[0], profiles, recipe)
     if variant:
@@ -206,7 +180,6 @@ def _check_name(kind: str, name: str, names: Collection[str], recipe: Recipe) ->
 
 
 def _choose_method(recipe: Recipe, wanted: Method | None, settings: Mapping[str, Any]) -> Method:
-    """Return the method that is asked for, or the recipe's own; it must offer it, or a drafter is named by hand."""
     method = wanted or recipe.method
     named = "drafter.model" in settings
     if named and FACTS[method].drafter is DrafterUse.NEVER:
@@ -221,7 +194,6 @@ def _choose_method(recipe: Recipe, wanted: Method | None, settings: Mapping[str,
 
 
 def _choose_tokens(method: Method, tokens: int | None) -> int:
-    """Return the tokens drafted per step: those of the recipe or the user, else vLLM's default."""
     tokens = FACTS[method].default_tokens if tokens is None else tokens
     if tokens is None:
         raise UsageError(f"{method}: how many tokens are drafted per step is not known", hint="--set n=N")
@@ -229,7 +201,6 @@ def _choose_tokens(method: Method, tokens: int | None) -> int:
 
 
 def _require_drafter(method: Method, drafter: Drafter | None) -> Drafter | None:
-    """Return the drafter where the method takes one, else None."""
     use = FACTS[method].drafter
     if use is DrafterUse.REQUIRED and drafter is None:
         raise UsageError(f"{method} needs a drafter", hint="--set drafter.model=NAME")
@@ -237,14 +208,9 @@ def _require_drafter(method: Method, drafter: Drafter | None) -> Drafter | None:
 
 
 def _complete_engine(spec: EngineSpec | None) -> EngineSpec:
-    spec = _require_engine(spec)
-    return spec if spec.packages else engine_for_release(spec.vllm)
-
-
-def _require_engine(spec: EngineSpec | None) -> EngineSpec:
     if spec is None:
         raise UsageError("this recipe names no engine", hint="--vllm VERSION chooses one")
-    return spec
+    return spec if spec.packages else engine_for_release(spec.vllm)
 
 
 def _list_layers(recipe: Recipe, hardware: Hardware, profile: str, variant: str, method: Method) -> list[Layer]:
@@ -288,7 +254,6 @@ def _merge_layers(parts: list[Layer]) -> Layer:
 
 
 def _merge_models(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | None:
-    """Return the model of the upper layer, with the lower one's config and served name where it has none."""
     if upper is None or lower is None:
         return upper or lower
     names = [name for name in ("config", "served_name") if not getattr(upper, name, True)]
@@ -309,7 +274,6 @@ def _explain_synthetic(flat: Layer) -> Iterator[str]:
 
 
 def _has_other_models(changed: Iterable[str]) -> bool:
-    """Whether the user named other models than the recipe's, which no published figure is about."""
     return any(re.match(r"(?:target|drafter)\.(?:model|revision)$", key) for key in changed)
 
 
@@ -323,7 +287,6 @@ def _find_status(
     engine: EngineSpec | None,
     settings: Mapping[str, Any],
 ) -> Trust:
-    """Return how far a launch is known to work: what its variant, hardware or profile says, else the recipe itself."""
     if _has_other_models(settings) and not recipe.build:
         return Trust(Status.EXPERIMENTAL, "the models were chosen by hand")
     if engine:
@@ -412,7 +375,6 @@ def _has_method(figures: PublishedFigures, recipe: Recipe, method: Method) -> bo
 
 
 def _describe_set_up(recipe: Recipe, kind: Hardware, figures: PublishedFigures, variant: str) -> Iterator[str]:
-    """Yield the words that say what figures are of; that it was no variant, where one is launched."""
     if recipe.profiles.keys() - {figures.profile}:
         yield f"{figures.profile} profile"
     if figures.method and figures.method is not recipe.method:

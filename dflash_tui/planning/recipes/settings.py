@@ -56,11 +56,6 @@ def build_settings_layer(settings: Mapping[str, Any], recipe: Recipe, below: Lay
 
 
 def _place_setting(key: str, value: Any) -> tuple[str, str]:
-    """Return the part of a layer that a setting belongs to, and its name there.
-
-    Raises:
-        UsageError: it may not be set.
-    """
     part, _, name = key.partition(".")
     if key in {"n", "num_speculative_tokens"}:
         return "", "n"
@@ -109,7 +104,6 @@ def _find_facts(recipe: Recipe, kind: type[Target | Drafter], names: dict[str, A
 
 
 def _replace_drafter(drafter: Drafter | None, names: dict[str, Any], recipe: Recipe) -> Drafter:
-    """Return the drafter with other names, or a first one."""
     return _replace_model(drafter, names, recipe) if drafter else msgspec.convert(names, Drafter)
 
 

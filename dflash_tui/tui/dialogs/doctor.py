@@ -126,7 +126,7 @@ class Doctor(Dialog[str | None]):
         try:
             async with cluster_launch.open_peers(self.plan.relaunch_request.peers) as peers:
                 planned = await cluster_launch.place_on_hosts(planned, peers)
-                report = await cluster_launch.check_all_hosts(planned, peers, thorough=not self.launching)
+                report = (await cluster_launch.check_and_survey(planned, peers, thorough=not self.launching))[0]
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be run"))
             self.query_one("#found", Static).update(Content(str(error)))

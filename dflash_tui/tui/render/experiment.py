@@ -439,8 +439,7 @@ def render_rounds(progress: Progress, width: int, rows: int) -> Content:
         rows: how many lines at most, the latest last.
     """
     stages = [
-        list(search_round)
-        for _, search_round in groupby(progress.rounds, key=lambda search_round: (search_round.key, search_round.turn))
+        list(search_round) for _, search_round in groupby(progress.rounds, key=lambda search_round: search_round.key)
     ]
     if not stages:
         return Content.assemble(("the published setting first; what is tried follows from it", MUTED))

@@ -19,6 +19,7 @@ from dflash_tui.common.formatting import (
     pluralize,
     shorten_names,
     truncate,
+    truncate_middle,
 )
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe
@@ -29,9 +30,10 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import Verification, format_badge
 from dflash_tui.tui.launch_selection import Suitability, SuitabilityReason
-from dflash_tui.tui.widgets.basic import MUTED
+from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW
 
 if TYPE_CHECKING:
+    from dflash_tui.monitoring.foreign_server import FoundServer
     from dflash_tui.monitoring.startup_history import MedianSeconds
 
 
@@ -184,8 +186,11 @@ def render_plan_error(error: DflashError) -> Content:
     return Content("\n").join(rows)
 
 
-def render_servers(runs: Sequence[Run], now: float, width: int) -> Content:
-    """Return a row of `width` cells per running server; names that are too long are cut so that they differ."""
+def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: float, width: int) -> list[Content]:
+    """Return a row of `width` cells per running server, those that dflash-tui did not start last.
+
+    Names that are too long are cut so that they differ.
+    """
     longest = max((len(run.plan.recipe) for run in runs), default=0)
     cells = [_list_run_facts(run, now) for run in runs]
     for count in (3, 2, 1):  # a name has the room first
@@ -198,7 +203,11 @@ def render_servers(runs: Sequence[Run], now: float, width: int) -> Content:
         Content.assemble(("● ", "$success"), (names[run.plan.recipe], "bold"), fact)
         for run, fact in zip(runs, facts, strict=True)
     ]
-    return Content("\n").join(rows)
+    for server in foreign:
+        about = f"  :{server.port}  not ours"
+        name = truncate_middle(server.model or "vLLM", max(12, width - 2 - len(about)))
+        rows.append(Content.assemble(("○ ", "$accent"), (name, "bold"), (about, MUTED_ROW)))
+    return rows
 
 
 def _list_run_facts(run: Run, now: float) -> tuple[str, str, str]:

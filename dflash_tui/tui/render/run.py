@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -16,14 +15,12 @@ from dflash_tui.common.formatting import (
     draw_bar,
     format_duration,
     format_gib,
-    format_number,
     format_percent,
     pluralize,
     truncate,
     truncate_middle,
 )
-from dflash_tui.events import PROBE, GpuLoad, Health, LogLine, Preparing, RankSampled, RankState, Step
-from dflash_tui.monitoring import recorder
+from dflash_tui.events import GpuLoad, Health, LogLine, Preparing, RankSampled, RankState, Step
 from dflash_tui.monitoring.foreign_server import ForeignIdentity
 from dflash_tui.monitoring.startup_history import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
 from dflash_tui.planning.cluster import Cluster, ClusterHost
@@ -117,6 +114,8 @@ def render_status(
         left = width - sum(part.cell_length for part in parts) - 3
         why = truncate(plan.synthetic, left) if left >= _LEAST_WHY else plan.synthetic
         parts.append(Content.assemble((f" · {why}", "$accent")))
+    if state.time_to_ready is not None:
+        parts.append(Content.assemble((f" · ready in {format_duration(state.time_to_ready)}", MUTED)))
     if run:
         parts.append(Content.assemble((f" · {run.engine}", MUTED)))
         parts += [Content.assemble((f" +{pluralize(len(run.patches), 'patch')}", MUTED))] if run.patches else []
@@ -135,18 +134,6 @@ def render_foreign_status(about: ForeignIdentity, health: Health, *, frozen: boo
     parts = [head, Content(f"  {model}" if model else "")]
     parts += [Content.assemble((f" · vLLM {about.version}", MUTED))] if about.version else []
     return join_fitting(parts, width)
-
-
-def render_probe(state: RunState, now: float) -> str:
-    """Return how often an idle server is probed with a request of one token, or when it last was."""
-    last = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
-    if last is not None:
-        age, took = format_duration(now - last.at), format_number(last.total, 2, "s")
-        return f"idle probe of one token {age} ago took {took}"
-    after = recorder.idle_seconds_before_probe()
-    return (
-        f"probed with one token after every {format_duration(after)} without requests" if math.isfinite(after) else ""
-    )
 
 
 def render_log_line(line: LogLine, utc_offset: float) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import textwrap
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -14,7 +14,7 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
@@ -47,6 +47,7 @@ from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
     Display,
     Keys,
+    MarkedList,
     SizedScreen,
     TooSmall,
     each_in_turn,
@@ -55,6 +56,10 @@ from dflash_tui.tui.widgets.basic import (
 )
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
+if TYPE_CHECKING:
+    from dflash_tui.monitoring.foreign_server import FoundServer
+
+_SEARCH_INTERVAL = 30.0  # seconds between two searches for servers that dflash-tui did not start
 _HOSTS_SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
 _OF_RECIPE = frozenset(
     {
@@ -203,11 +208,11 @@ class LaunchScreen(SizedScreen[None]):
             self.resolved, self.plan, self.forced = resolved, plan, forced
 
     class Attach(Message):
-        """Somebody wants to watch this run."""
+        """Somebody wants to watch this server."""
 
-        def __init__(self, run: Run) -> None:
+        def __init__(self, server: Run | FoundServer) -> None:
             super().__init__()
-            self.run = run
+            self.server = server
 
     class Begun(Message):
         """An A/B or a tune was begun under this name."""
@@ -223,6 +228,7 @@ class LaunchScreen(SizedScreen[None]):
         self.wanted = ""  # the recipe to highlight once the list is there
         self.detailed = False
         self.running: list[Run] = []
+        self.foreign: list[FoundServer] = []
         self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
         self._list: RecipeList | None = None
 
@@ -238,7 +244,7 @@ class LaunchScreen(SizedScreen[None]):
             yield Display(id="machine")
             self._list = RecipeList(self.entries, self.choice)
             yield self._list
-            yield Display(id="servers")
+            yield MarkedList(id="servers", markup=False)
         with VerticalScroll(id="plan"):
             yield Static(id="text", markup=False)
         yield TooSmall()
@@ -246,12 +252,14 @@ class LaunchScreen(SizedScreen[None]):
 
     @once_composed
     def on_mount(self) -> None:
-        for name, title in (("machine", "machine"), ("plan", "plan"), ("servers", "running, w watches the newest")):
+        for name, title in (("machine", "machine"), ("plan", "plan"), ("servers", "running: tab, ⏎ watches")):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
         self.call_after_refresh(self.draw)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
+        self.set_interval(_SEARCH_INTERVAL, each_in_turn(self.find_foreign))
+        self.find_foreign()
 
     def on_screen_resume(self) -> None:
         self.choice.forget_models()  # something may have been fetched meanwhile
@@ -284,6 +292,16 @@ class LaunchScreen(SizedScreen[None]):
         self.choice.measured = await asyncio.to_thread(recording.measure_newest_speeds)
         self.draw()
 
+    @work(exclusive=True, group="foreign")
+    async def find_foreign(self) -> None:
+        """Look for servers of this machine that dflash-tui did not start."""
+        from dflash_tui.monitoring import foreign_server
+
+        if self.is_active:
+            self.foreign, before = await foreign_server.find_foreign_servers(), self.foreign
+            if self.foreign != before:
+                self.draw()
+
     async def _load_earlier_starts(self) -> None:
         """Find out how long such a launch took before; an ended run is read once."""
         if isinstance(recipe := self.chosen, Recipe):
@@ -306,10 +324,12 @@ class LaunchScreen(SizedScreen[None]):
         width = machine.content_size.width or self.app.size.width  # before it is laid out
         rows = 3 if self.has_class("-narrow") and self.has_class("-short") else 8  # what the style sheet gives
         machine.show(render_machine(probe, self.choice.choose_cards(self._recipe), width, rows))
-        servers, newest_first = self.query_one("#servers", Display), self.running[::-1]
+        servers = self.query_one("#servers", MarkedList)
         width = servers.content_size.width or machine.content_size.width or self.app.size.width
-        servers.show(render_servers(newest_first, self.now(), width))
-        self.set_class(bool(self.running), "-servers")
+        row = servers.highlighted
+        servers.set_options(render_servers(self.running[::-1], self.foreign, self.now(), width))
+        servers.highlighted = row if row is not None and row < servers.option_count else None
+        self.set_class(servers.option_count > 0, "-servers")
         self.query_one(RecipeList).draw()
         self._draw_plan()
 
@@ -437,9 +457,17 @@ class LaunchScreen(SizedScreen[None]):
             self.app.copy_to_clipboard(format_command(planned.plan))
             self.notify("the command is in the clipboard, if the terminal allows OSC 52")
 
+    @on(OptionList.OptionSelected, "#servers")
+    def _watch_chosen(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        servers: list[Run | FoundServer] = [*self.running[::-1], *self.foreign]
+        self.post_message(self.Attach(servers[event.option_index]))
+
     def action_attach(self) -> None:
         if newest := registry.choose_newest(self.running):
             self.post_message(self.Attach(newest))
+        elif self.foreign:
+            self.post_message(self.Attach(self.foreign[0]))
         else:
             self.notify("no server is running", severity="warning")
 

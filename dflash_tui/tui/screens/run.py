@@ -19,21 +19,26 @@ from textual.worker import Worker
 
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import draw_bar, format_duration, truncate_middle
 from dflash_tui.diagnosis import postmortem
+from dflash_tui.experiments import run_report
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player
+from dflash_tui.presentation.benchmark_text import render_run
 from dflash_tui.presentation.client_text import ClientProgram, format_endpoint, format_wiring
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import AlarmDialog, ErrorDialog
+from dflash_tui.tui.sharing import share_report
 from dflash_tui.tui.widgets.basic import (
+    CHAT_KEY,
     COMMON_KEYS,
+    HELP_KEY,
     MUTED,
+    QUIT_KEY,
     Display,
     Keys,
     SizedScreen,
@@ -48,6 +53,7 @@ FAILURE_KEYS = (
     Binding("f", "app.fix", "Fix", tooltip="Launch again with a suggested fix; shows the command first"),
     Binding("u", "report", "Report", tooltip="Write a bug report for vLLM's issue tracker"),
 )
+SHARE_KEY = Binding("s", "share", "Share", tooltip="Copy a report of the run, and write it with a picture (SVG)")
 LOG_KEY = Binding("l", "log", "Log", tooltip="Full-screen log, and back")
 FREEZE_KEY = Binding("space", "freeze", "Pause", tooltip="Freeze the display; nothing is lost")
 FIGURE_KEYS = (
@@ -114,19 +120,20 @@ class ViewScreen(SizedScreen[None]):
 
     def action_report(self) -> None:
         """Write a report of the failure beside the log, and copy it."""
-        if (run := self.view.own) is None or self.view.failure is None:
-            return
-        text = postmortem.build_bug_report(run, self.view.state, self.view.failure.diagnosis)
-        path = run.folder / "report.md"
-        self.app.copy_to_clipboard(text)
-        try:
-            private_files.write_private_file(path, text.encode())
-        except OSError as error:
-            do = "the clipboard has the report, if the terminal allows OSC 52"
-            failure = DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), hint=do)
-            self.app.push_screen(ErrorDialog(failure))
-            return
-        self.notify(f"{path}; copied, too, if the terminal allows OSC 52", markup=False, timeout=10)
+        if (run := self.view.own) and (failure := self.view.failure):
+            text = postmortem.build_bug_report(run, self.view.state, failure.diagnosis)
+            share_report(self, text, run.folder, has_picture=False)
+
+    @work(exclusive=True, group="share")
+    async def action_share(self) -> None:
+        """Copy a report of the run, and write it and a picture into its folder."""
+        if run := self.view.own:
+            try:
+                report, _ = await asyncio.to_thread(run_report.build_run_report, recording.open_recording(run))
+            except DflashError as error:
+                self.app.push_screen(ErrorDialog(error))
+                return
+            share_report(self, render_run(report), run.folder)
 
 
 class RunScreen(ViewScreen):
@@ -135,12 +142,16 @@ class RunScreen(ViewScreen):
     BINDINGS: ClassVar = [
         *FAILURE_KEYS,
         Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
+        CHAT_KEY,
+        Binding("y", "copy_curl", "Curl", tooltip="Copy a curl that asks this server"),
         LOG_KEY,
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
+        HELP_KEY,
+        QUIT_KEY,
+        SHARE_KEY,
         *COMMON_KEYS,
         FREEZE_KEY,
         *FIGURE_KEYS,
-        Binding("y", "copy_curl", "Curl", show=False, tooltip="Copy a curl that asks this server"),
     ]
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -209,14 +220,15 @@ class ReplayScreen(ViewScreen):
         Binding("right", "seek(1)", "Forward", key_display="→", priority=True, tooltip="Forward by a 40th"),
         Binding("home", "to(0)", "To the launch", show=False, priority=True, tooltip="Jump to the launch"),
         Binding("end", "to(1)", "To the end", show=False, priority=True, tooltip="Jump to the end"),
-        *COMMON_KEYS[2:],
+        HELP_KEY,
+        QUIT_KEY,
         Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
         Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
-        COMMON_KEYS[1],
         LOG_KEY,
+        SHARE_KEY,
+        *COMMON_KEYS[1:],
         *FIGURE_KEYS,
         Binding("enter", "app.relaunch", "Launch again", tooltip="Launch again as it was; shows the command first"),
-        COMMON_KEYS[0],
     ]
 
     def __init__(self) -> None:
@@ -348,13 +360,16 @@ def render_position(player: Player, width: int) -> Content:
 class ForeignScreen(ViewScreen):
     """Shows the figures of `/metrics` of a foreign server; it has no log, memory, start-up or process to show."""
 
-    BINDINGS: ClassVar = [*COMMON_KEYS, FREEZE_KEY, *FIGURE_KEYS]
+    BINDINGS: ClassVar = [
+        *COMMON_KEYS[1:],
+        FREEZE_KEY,
+        *FIGURE_KEYS,
+        Binding("4,b,S,s", "explain", show=False),
+    ]
 
     def __init__(self, server: ForeignServer) -> None:
-        nothing = Content.assemble(("not known of a foreign server", MUTED))
-        # /metrics says nothing of memory and GPUs.
-        source = Source(foreign=server, charts=("tok_s", "acceptance"), no_requests=nothing)
-        super().__init__(RunView(time.time, source))
+        # /metrics says nothing of memory, GPUs and single requests.
+        super().__init__(RunView(time.time, Source(foreign=server, charts=("tok_s", "acceptance"))))
         self.server = server
 
     def compose(self) -> ComposeResult:
@@ -365,6 +380,11 @@ class ForeignScreen(ViewScreen):
 
     def on_mount(self) -> None:
         self.follow()
+
+    def action_explain(self) -> None:
+        """Say why a server that dflash-tui did not start is asked nothing and not stopped."""
+        url = self.server.url
+        self.notify(f"dflash-tui did not start {url}: it is watched only, no prompt is sent, nothing stopped")
 
     @work(exclusive=True, group="foreign")
     async def follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Small widgets that draw values: lines of text, the start-up's phases, acceptance per position, measured requests."""
+"""Small widgets that draw values: lines of text, acceptance per position, measured requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from textual.worker import Worker
 from dflash_tui.common.formatting import (
     UNKNOWN,
     draw_bar,
-    format_duration,
     format_number,
     name_commands,
     truncate,
@@ -33,7 +32,6 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.events import RequestDone
 from dflash_tui.run_state.speculation import DraftAdvice
-from dflash_tui.run_state.startup import PhaseSpan
 
 Result = TypeVar("Result")
 NEEDS = (60, 18)
@@ -152,63 +150,6 @@ def list_broken_options(broken: Mapping[str, str], width: int) -> list[Option]:
     return [Option(Content.assemble(("✗ ", "$error"), truncate(row, width - 2)), disabled=True) for row in rows]
 
 
-class Timeline(Widget):
-    """The start-up in two rows: a bar of the phases, and their names with durations; in one row the names only."""
-
-    spans: reactive[Sequence[PhaseSpan]] = reactive(())
-    ready: reactive[float | None] = reactive(None)
-
-    def __init__(self) -> None:
-        super().__init__(id="timeline")
-
-    def show(self, spans: Sequence[PhaseSpan], ready: float | None = None) -> None:
-        """Replace the phases, and the seconds from the launch to the first answer, None while there is none."""
-        self.spans, self.ready = spans, ready
-
-    def render(self) -> RenderResult:
-        total = sum(span.seconds for span in self.spans)
-        finished = bool(self.spans) and self.spans[-1].finished
-        label = f"up in {format_duration(total)}" if finished else "starting"
-        if finished and self.ready is not None:
-            label += f", ready in {format_duration(self.ready)}"
-        one_row = self.size.height < 2
-        room = self.size.width - len(label) - 2
-        pieces = fold_phases(
-            [(span.phase.value, span.seconds) for span in self.spans], room - len(self.spans) * one_row
-        )
-        if one_row:
-            return Content.assemble(label, ("  " + "  ".join(piece for piece, _ in pieces), MUTED))
-        line, labels = Content(""), Content("")
-        for index, (name, width) in enumerate(pieces):
-            line += Content.assemble(("█" * width, "$series-a" if index % 2 == 0 else "$series-dim"))
-            labels += Content.assemble((name.ljust(width), MUTED))
-        return Content("\n").join([line + Content(f"  {label}"), labels])
-
-
-def fold_phases(phases: Sequence[tuple[str, float]], width: int) -> list[tuple[str, int]]:
-    """Return (label, cells) per phase; the shortest phases become "other" until every label has room."""
-    phases_with_room, other = list(phases), 0.0
-    while True:
-        drawn_phases = (
-            [*phases_with_room, ("other", other)] if other or len(phases_with_room) < len(phases) else phases_with_room
-        )
-        labels = [f"{name} {format_duration(seconds)}" for name, seconds in drawn_phases]
-        free = width - sum(len(label) + 1 for label in labels)
-        if free >= 0 or not phases_with_room:
-            break
-        shortest = min(phases_with_room, key=lambda phase: phase[1])
-        phases_with_room.remove(shortest)
-        other += shortest[1]
-    total = sum(seconds for _, seconds in drawn_phases) or 1.0
-    cells = [
-        len(label) + 1 + int(max(0, free) * seconds / total)
-        for label, (_, seconds) in zip(labels, drawn_phases, strict=True)
-    ]
-    if cells:
-        cells[-1] += max(0, width - sum(cells))
-    return list(zip(labels, cells, strict=True))
-
-
 class Positions(Widget):
     """The share of steps in which each draft position was accepted, in as many columns as the height requires.
 
@@ -280,7 +221,9 @@ class Requests(Widget):
     def __init__(self, none: Content | None = None) -> None:
         super().__init__(id="requests")
         self.border_title = "requests"
-        hint = Content.assemble(("none yet; ", MUTED), ("b", "bold $primary"), (" sends five prompts", MUTED))
+        key = "bold $primary"
+        hint = Content.assemble(("none yet; ", MUTED), ("b", key), (" sends five prompts, ", MUTED), ("4", key))
+        hint += Content.assemble((" chats, ", MUTED), ("y", key), (" copies a curl", MUTED))
         self.none = none or hint
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
@@ -358,11 +301,14 @@ def each_in_turn(begin: Callable[[], Worker[Any]]) -> Callable[[], None]:
     return begin_when_over
 
 
+CHAT_KEY = Binding("4", "app.chat", "Chat", tooltip="Talk with the server that is shown, or the newest")
+HELP_KEY = Binding("question_mark", "app.keys", "Help", key_display="?")
+QUIT_KEY = Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers and experiments keep running")
 COMMON_KEYS = (
-    Binding("4", "app.chat", "Chat", tooltip="Talk with the server that is watched, or the newest"),
+    CHAT_KEY,
     Binding("r", "app.runs", "Runs", tooltip="Runs: watch, replay or export one"),
-    Binding("question_mark", "app.keys", "Help", key_display="?"),
-    Binding("q", "app.leave", "Quit", tooltip="Quit the panel; servers and experiments keep running"),
+    HELP_KEY,
+    QUIT_KEY,
     Binding("1", "app.show('launch')", "Launch", tooltip="The launch screen"),
     Binding("2", "app.show('live')", "Live", show=False, tooltip="The run being watched"),
     Binding("3", "app.show('ab')", "Last A/B", show=False, tooltip="The A/B viewed last, or the newest"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from textual.app import RenderResult
+from textual.app import ComposeResult, RenderResult
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
+from textual.widgets import Digits, Static
 
 from dflash_tui.common.formatting import (
     UNKNOWN,
@@ -20,7 +24,7 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import Histogram, SpeculationLogged
+from dflash_tui.events import OURS, Histogram, SpeculationLogged
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.finished_requests import FinishedRequest, SlowCycle
 from dflash_tui.run_state.series import MAX_GAP, CounterReading
@@ -34,9 +38,13 @@ from dflash_tui.tui.widgets.basic import MUTED
 from dflash_tui.vllm_output.metrics import Quantile, Rates, estimate_quantile
 
 RECENT = 10.0
-_FEWEST = 5  # requests that have a percentile
+NEWEST = 5
+"""The requests whose median is the speed of the newest."""
+_LEAST_FOR_PERCENTILES = 20
+_LEAST_COLUMNS = 18
 _TIGHT = 4  # cells that a row may be short of before a tile is left out
 _LOGGED_OFTEN = 20.0  # vLLM logs speculation every ten seconds while it answers
+_UNTOLD = "–"  # of a bucket that begins at zero, which tells no time
 
 
 class Tile(NamedTuple):
@@ -51,26 +59,35 @@ class Tile(NamedTuple):
     short: str = ""
     """The name where name and value are on one line."""
     columns: int = 16
-    """How many of 80 columns the tile takes there; those of a row are 80 at most."""
+    """How many of 80 columns the tile takes there."""
     good: bool = True
     """Whether the figure is as it should be; one that is not is drawn as an error."""
     rank: int = 0
     """Where there is no room for all of a row, the tiles of the highest ranks are left out first."""
-    own: bool = True
-    """Whether the figure is of this set-up; one of another is drawn dimmed."""
-    past: str = ""
-    """The figure over the window, as `short` then says, in place of one that is not known now."""
-    is_none: bool = False
-    """Whether there is no such figure; such a tile is left out where name and value are on one line."""
+    dim: bool = False
+    """Whether the figure is of earlier, or of another set-up."""
 
     @property
     def style(self) -> str:
         """How the figure is drawn."""
-        return "bold $error" if not self.good else "bold" if self.own else MUTED
+        return "bold $error" if not self.good else MUTED if self.dim else "bold"
+
+
+def build_speed(state: RunState, now: float) -> Tile:
+    """Return the decode speed of the newest requests: their median, dimmed and with its age while none runs."""
+    newest = [request for request in state.finished.requests if request.tok_s and not request.failed][-NEWEST:]
+    if not newest:
+        return Tile("decode tok/s", UNKNOWN, "no request yet", "decode tok/s", 17)
+    value = format_number(statistics.median(request.tok_s or 0.0 for request in newest))
+    age, last = max(0.0, now - newest[-1].at), state.readings.latest(now, MAX_GAP)
+    if age <= RECENT or (state.exit is None and last and last.counters.running):
+        return Tile("decode tok/s", value, f"median of {len(newest)}", "decode tok/s", 19)
+    ago = f"{format_duration(age)} ago"
+    return Tile("decode tok/s", value, ago, f"tok/s {ago}", 10 + len(ago) + len(value), dim=True)
 
 
 def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
-    """Return two rows of figures: of the last ten seconds, with the window or the quantiles of the window.
+    """Return two rows of figures of the last ten seconds, else of the window.
 
     A server that does not answer or has exited has no current figures.
 
@@ -81,50 +98,44 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
         now: The present time, in seconds since the epoch.
         span: The seconds of the window.
     """
-    last = state.readings[-1] if state.readings else None
-    fresh = last is not None and state.exit is None and now - last.at <= MAX_GAP
-    recent = state.window(RECENT, now) if fresh else None
+    last = state.readings.latest(now, MAX_GAP) if state.exit is None else None
+    recent = state.window(RECENT, now) if last else None
     window = state.mean(span, now)
-    minutes = f"{span / 60:.0f} min"
-    tok_s, tok_s_note = (format_number(rates.tok_s if rates else None) for rates in (recent, window))
-    steps_s, steps_s_note = (format_number(rates.steps_s if rates else None) for rates in (recent, window))
-    length, length_note = (format_number(rates.acceptance_length if rates else None, 2) for rates in (recent, window))
-    acceptance, acceptance_note = (format_percent(rates.acceptance if rates else None, 1) for rates in (recent, window))
-    most = f"of {tokens + 1}, " if tokens else ""
-    prefix = format_percent(window.prefix_hit if window else None, 1)
-    length_tile = Tile("accept length", length, f"{most}{length_note}", "AL", 9)
-    acceptance_tile = Tile("acceptance", acceptance, acceptance_note, "acceptance", 19)
+    minutes = f"in {span / 60:.0f} min"
+
+    def rate(tile: Tile, text: Callable[[Rates], str]) -> Tile:
+        for rates, note in ((recent, tile.note), (window, minutes)):
+            if rates and (value := text(rates)) != UNKNOWN:
+                return tile._replace(value=value, note=note, dim=rates is not recent)
+        return tile._replace(note="")
+
+    most = f"of {tokens + 1}" if tokens else ""
+    mean = f"{format_number(window.tok_s)} {minutes}" if window else ""
+    speculation = (
+        rate(Tile("accept length", UNKNOWN, most, "AL", 9), lambda rates: format_number(rates.acceptance_length, 2)),
+        rate(
+            Tile("acceptance", UNKNOWN, "", "acceptance", 18, rank=1), lambda rates: format_percent(rates.acceptance, 1)
+        ),
+    )
     if recent is None and window is None and (logged := state.logged_speculation):
-        length_tile, acceptance_tile = _build_logged(logged, most, now)
+        speculation = _build_logged(logged, most, now)
     published = _build_published(state, plan, window)
-    rates = [
-        Tile(f"tok/s mean {RECENT:.0f} s", tok_s, f"{tok_s_note} in {minutes}", "tok/s", 14),
-        Tile("steps/s", steps_s, f"{steps_s_note} in {minutes}", "steps/s", 15, rank=2),
-        length_tile,
-        acceptance_tile,
-    ]
-    if recent is None and window:
-        means = (tok_s_note, steps_s_note, length_note, acceptance_note)
-        rates = [_show_past(tile, mean, minutes) for tile, mean in zip(rates, means, strict=True)]
+    prefix = format_percent(window.prefix_hit if window else None, 1)
     return [
         [
-            *rates,
-            (_build_processors(state, plan, now, published) or published)._replace(rank=1),
+            rate(Tile("total tok/s", UNKNOWN, mean, "total", 13), lambda rates: format_number(rates.tok_s)),
+            *speculation,
+            rate(Tile("steps/s", UNKNOWN, "", "steps/s", 15, rank=2), lambda rates: format_number(rates.steps_s)),
+            *([published] if published else []),
         ],
         [
-            _build_latency("TTFT", 18, state.ttft(span, now)),
-            _build_latency("TPOT", 17, state.tpot(span, now))._replace(rank=1),
-            _build_queue(last if fresh else None, window),
-            Tile("prefix hits", prefix, f"in {minutes}", "prefix", 14, rank=2),
+            _build_latency("TTFT", 18, _list_measured(state, span, now), state.ttft(span, now)),
+            _build_latency("TPOT", 17, _list_measured(state, span, now, decoding=True), state.tpot(span, now), rank=1),
+            _build_queue(last, window),
             _build_memory(state, now),
+            *([Tile("prefix hits", prefix, minutes, "prefix", 14, rank=2)] if prefix != UNKNOWN else []),
         ],
     ]
-
-
-def _show_past(tile: Tile, mean: str, minutes: str) -> Tile:
-    """Return the tile with its mean over the window for a single line, where nothing is known of the present."""
-    short = f"{tile.short} {minutes}"
-    return tile._replace(short=short, past=mean, columns=len(short) + len(mean) + 2)
 
 
 def _build_logged(logged: SpeculationLogged, most: str, now: float) -> tuple[Tile, Tile]:
@@ -133,7 +144,7 @@ def _build_logged(logged: SpeculationLogged, most: str, now: float) -> tuple[Til
     source = "by the log" if age < _LOGGED_OFTEN else f"by the log, {format_duration(age)} ago"
     share = logged.accepted / logged.drafted if logged.drafted else None
     return (
-        Tile("accept length", format_number(logged.acceptance_length, 2), f"{most}{source}", "AL log", 14),
+        Tile("accept length", format_number(logged.acceptance_length, 2), f"{most}, {source}", "AL log", 14),
         Tile("acceptance", format_percent(share, 1), source, "acc. log", 17),
     )
 
@@ -156,39 +167,26 @@ def _build_memory(state: RunState, now: float) -> Tile:
     return Tile(f"memory {memory.source}", format_gib(memory.used), share, "memory", 17)
 
 
-def _build_processors(state: RunState, plan: Plan | None, now: float, published: Tile) -> Tile | None:
-    """Return the processors that a server without a GPU keeps busy, where there are no published figures to show."""
-    last = state.processors.latest(now, MAX_GAP) if state.exit is None and not state.gpus else None
-    if published.value != UNKNOWN or state.gpus:
-        return None
-    if last is None:
-        return Tile("processor", UNKNOWN, "", "CPU", 23) if plan and plan.on_cpu else None
-    return Tile(
-        "processor", f"{last.busy:.1f} of {pluralize(last.total, 'core')}", pluralize(last.threads, "thread"), "CPU", 23
-    )
-
-
-def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -> Tile:
+def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -> Tile | None:
     """Return the run against the nearest published figures: the first that is outside its range, else the speed.
 
     Figures of another set-up are shown with what they are of, and nothing is judged by them.
     """
-    none = Tile("published", UNKNOWN, "no figures", "band", 23, is_none=True)
     if plan is None or plan.synthetic:
-        return none
+        return None
     speculative = plan.num_speculative_tokens > 0
     band = choose_published_figures(plan.expected, speculative=speculative)
     if band is None:
-        return none
+        return None
     comparisons = compare_with_published(band, window, state.finished.requests, speculative=speculative)
     if band.set_up or not comparisons:
         name, bounds = list_published_ranges(band, speculative=speculative)[0]
         of = band.set_up.replace(" profile", "")  # room for 23 cells
         value = f"{_format_bounds(name, *bounds)} {of}".rstrip()
-        return Tile("published", value, name, "band", 23, own=not band.set_up)
+        return Tile("published", value, name, "band", 23, rank=1, dim=bool(band.set_up))
     reading = next((reading for reading in comparisons if reading.position != "within"), comparisons[0])
     value = f"{reading.position} {_format_bounds(reading.name, reading.low, reading.high)}"
-    return Tile("published", value, reading.name, "band", 23, good=reading.position != "below")
+    return Tile("published", value, reading.name, "band", 23, good=reading.position != "below", rank=1)
 
 
 def _format_bounds(name: str, low: float, high: float) -> str:
@@ -196,27 +194,46 @@ def _format_bounds(name: str, low: float, high: float) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _build_latency(name: str, columns: int, histogram: Histogram | None) -> Tile:
-    """Return the median and the 95th percentile of a histogram, and of how many requests; of a few, their mean."""
-    if histogram and histogram.total > 0 and 0 < (count := sum(histogram.counts)) < _FEWEST:
-        value, unit = _format_seconds(histogram.total / count)
-        return Tile(f"{name} mean", f"{value} {unit}", pluralize(round(count), "request"), name, columns)
-    middle, high = (estimate_quantile(histogram, part) if histogram else None for part in (0.5, 0.95))
-    if histogram is None or middle is None or high is None:
-        return Tile(f"{name} p50/p95", UNKNOWN, "", name, columns)
-    (middle_text, unit), (high_text, same) = format_quantile(middle), format_quantile(high)
-    both = f"{middle_text}/{high_text} {unit}" if unit == same else f"{middle_text} {unit}/{high_text} {same}"
-    return Tile(f"{name} p50/p95", both, pluralize(round(sum(histogram.counts)), "request"), name, columns)
+def _list_measured(state: RunState, span: float, now: float, *, decoding: bool = False) -> list[float]:
+    """Return the seconds to the first token, or for each after it, of the measured requests in the window."""
+    done = [done for done in state.requests if done.kind not in OURS and now - span < done.at <= now]
+    times = [1 / each.decode_tok_s if each.decode_tok_s else None for each in done] if decoding else [
+        each.ttft for each in done
+    ]  # fmt: skip
+    return [seconds for seconds in times if seconds is not None]
 
 
-def format_quantile(value: Quantile) -> tuple[str, str]:
-    """Return a quantile as `85`, `ms` or `1.2`, `s`; as a bound where the histogram says no more."""
-    if value.high is None:
-        sign, bound = ">", value.low
+def _build_latency(name: str, columns: int, measured: list[float], histogram: Histogram | None, rank: int = 0) -> Tile:
+    """Return the median and the 95th percentile of the requests in the window, of fewer than 20 the longest.
+
+    Requests of other clients are known by the server's histogram only, the others by the client's clock.
+    """
+    counted = round(sum(histogram.counts)) if histogram else 0
+    exact = len(measured) * 2 >= counted and len(measured) > 0
+    count = len(measured) if exact else counted
+    high = "p95" if count >= _LEAST_FOR_PERCENTILES else "max"
+    if not count or not (exact or histogram):
+        return Tile(f"{name} median/max", UNKNOWN, "", name, columns, rank=rank)
+    note = pluralize(count, "request")
+    share = 0.95 if high == "p95" else 1.0
+    if exact or histogram is None:
+        ordered = sorted(measured)
+        both = [_format_seconds(x) for x in (statistics.median(ordered), ordered[math.ceil(share * count) - 1])]
     else:
-        sign, bound = ("<", value.high) if value.low == 0 else ("", value.value)
-    seconds, unit = _format_seconds(bound)
-    return f"{sign}{seconds}", unit
+        both = [_format_bucket(estimate_quantile(histogram, 0.5)), _format_bucket(estimate_quantile(histogram, share))]
+        if _UNTOLD in {text for text, _ in both}:
+            note = f"mean {' '.join(_format_seconds(histogram.total / count))}"
+    (low_text, unit), (high_text, same) = both
+    joined = f"{low_text}/{high_text} {same}" if unit in {same, ""} else f"{low_text} {unit}/{high_text} {same}"
+    return Tile(f"{name} median/{high}", joined.rstrip(), note, name, columns, rank=rank)
+
+
+def _format_bucket(value: Quantile | None) -> tuple[str, str]:
+    """Return a quantile as `85`, `ms` or `1.2`, `s`; a bound above the last bucket, nothing below the first."""
+    if value is None or value.low == 0:
+        return _UNTOLD, ""
+    text, unit = _format_seconds(value.low if value.high is None else value.value)
+    return (f">{text}" if value.high is None else text), unit
 
 
 def _format_seconds(seconds: float) -> tuple[str, str]:
@@ -225,42 +242,73 @@ def _format_seconds(seconds: float) -> tuple[str, str]:
     return f"{seconds * 1000:.{1 if seconds < 0.01 else 0}f}", "ms"
 
 
+class Figures(Horizontal):
+    """The speed of the newest requests in large digits, and the other figures beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(id="figures")
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="speed"):
+            yield Digits()
+            yield Static(markup=False)
+        yield Tiles()
+
+    def show(self, speed: Tile, rows: Sequence[Sequence[Tile]]) -> None:
+        """Replace the figures."""
+        digits = self.query_one(Digits)
+        digits.update("-" if speed.value == UNKNOWN else speed.value)
+        digits.set_class(speed.dim, "-held")
+        self.query_one("#speed Static", Static).update(Content.assemble((f"{speed.name} · {speed.note}", MUTED)))
+        self.query_one(Tiles).show(speed, rows)
+
+
 class Tiles(Widget):
     """The figures in two rows of equal columns, so that nothing jumps when a number grows.
 
-    Each row takes two lines, names above values; in a widget of two lines name and value share one.
+    Each row takes two lines, names above values; in a widget of two lines name and value share one, and the speed is
+    the first.
     """
 
     rows: reactive[Sequence[Sequence[Tile]]] = reactive(())
+    speed: reactive[Tile | None] = reactive(None)
 
     def __init__(self) -> None:
         super().__init__(id="tiles")
 
-    def show(self, rows: Sequence[Sequence[Tile]]) -> None:
+    def show(self, speed: Tile, rows: Sequence[Sequence[Tile]]) -> None:
         """Replace the figures."""
-        self.rows = rows
+        self.speed, self.rows = speed, rows
 
     def render(self) -> RenderResult:
         compact = self.size.height < 2 * len(self.rows)
         lines: list[Content] = []
-        for tiles in self.rows:
-            row = leave_out(tiles, self.size.width) if compact else tiles
-            widths = _widths([tile.columns if compact else 1 for tile in row], self.size.width)
+        rows = [leave_out(row, self.size.width, compact=compact) for row in self._list_rows(compact)]
+        columns = max(map(len, rows), default=0)
+        for row in rows:
+            widths = _widths([tile.columns for tile in row] if compact else [1] * columns, self.size.width)
+            placed = list(zip(row, widths, strict=False))
             if compact:
-                lines.append(_join([_short(tile, width) for tile, width in zip(row, widths, strict=True)]))
+                lines.append(Content("").join([_short(tile, width) for tile, width in placed]))
                 continue
-            names = [
-                (truncate(tile.name, width - 1).ljust(width), MUTED) for tile, width in zip(row, widths, strict=True)
-            ]
-            lines.append(Content.assemble(*names))
-            lines.append(_join([_value(tile, width) for tile, width in zip(row, widths, strict=True)]))
+            lines.append(Content.assemble(*((truncate(tile.name, w - 1).ljust(w), MUTED) for tile, w in placed)))
+            lines.append(Content("").join([_value(tile, width) for tile, width in placed]))
         return Content("\n").join(lines)
 
+    def _list_rows(self, compact: bool) -> list[list[Tile]]:
+        first = [self.speed] if compact and self.speed else []
+        return [[*first, *row] if number == 0 else list(row) for number, row in enumerate(self.rows)]
 
-def leave_out(row: Sequence[Tile], width: int) -> list[Tile]:
-    """Return the tiles of a row that say something and fit; half a tile says nothing."""
-    tiles = [tile for tile in row if not tile.is_none]
-    while sum(tile.columns for tile in tiles) > max(width, 1) + _TIGHT and any(tile.rank for tile in tiles):
+
+def leave_out(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
+    """Return the tiles of a row that fit; half a tile says nothing."""
+    tiles = list(row)
+
+    def is_too_wide() -> bool:
+        needed = sum(tile.columns for tile in tiles) - _TIGHT if compact else _LEAST_COLUMNS * len(tiles)
+        return needed > max(width, 1)
+
+    while is_too_wide() and any(tile.rank for tile in tiles):
         tiles.remove(max(tiles, key=lambda tile: tile.rank))
     return tiles
 
@@ -268,11 +316,7 @@ def leave_out(row: Sequence[Tile], width: int) -> list[Tile]:
 def _widths(shares: Sequence[int], width: int) -> list[int]:
     """Return the widths of columns that share `width`."""
     ends = [width * end // max(1, sum(shares)) for end in accumulate(shares)]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _join(parts: Sequence[Content]) -> Content:
-    return Content("").join(parts)
+    return [end - start for start, end in pairwise([0, *ends])]
 
 
 def _value(tile: Tile, width: int) -> Content:
@@ -283,74 +327,58 @@ def _value(tile: Tile, width: int) -> Content:
 
 def _short(tile: Tile, width: int) -> Content:
     name = truncate(tile.short or tile.name, width - 1)
-    value = truncate(tile.past or tile.value, max(0, width - len(name) - 2))
+    value = truncate(tile.value, max(0, width - len(name) - 2))
     padding = " " * max(0, width - len(name) - len(value) - 1)
     return Content.assemble((f"{name} ", MUTED), (value, tile.style), padding)
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _NAME, _VALUE = 8, 8
+_LEAST_TO_VARY, _LEAST_VARIATION = 3, 0.1
 # Name, field, digits and colour of each row; the most important first, since there may be room for one only.
 _ROWS = (("tok/s", "tok_s", 1, "$series-a"), ("AL", "acceptance_length", 2, "$series-b"),
          ("steps/s", "steps_s", 1, "$series-c"))  # fmt: skip
 
 
 class RequestStrip(Widget):
-    """A row of cells for each of tok/s, AL and steps/s, the newest request at the right, then its value.
+    """A row of cells for each of tok/s, AL and steps/s that varies, the newest request at the right, then its value.
 
-    If the newest request has no value, that of the newest one with a value is shown, muted.
+    It is hidden where nothing varies. If the newest request has no value, that of the newest one with a value is shown,
+    muted.
     """
-
-    requests: reactive[Sequence[FinishedRequest]] = reactive(())
-    cycle: reactive[SlowCycle | None] = reactive(None)
 
     def __init__(self) -> None:
         super().__init__(id="strip")
+        self.requests: Sequence[FinishedRequest] = ()
+        self.rows: list[tuple[str, str, int, str]] = []
 
-    can_send: reactive[bool] = reactive(False)
-    """Whether there is a server that can be asked."""
-
-    def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None, *, can_send: bool = False) -> None:
-        """Replace the requests, oldest first, the cycle that they show, and whether the server can be asked."""
-        self.requests, self.cycle, self.can_send = requests, cycle, can_send
-
-    def watch_requests(self, requests: Sequence[FinishedRequest]) -> None:
-        """Show one row only where the steps of single requests are not recorded, as rows of dots say nothing."""
-        self.set_class(bool(requests) and not any(request.acceptance_length for request in requests), "-bare")
-        self._set_title()
-
-    def watch_cycle(self) -> None:
-        self._set_title()
-
-    def _set_title(self) -> None:
-        title = f"requests  {len(self.requests)} finished, newest on the right" if self.requests else "requests"
-        if self.cycle:
-            fast = self.cycle.period - self.cycle.slow
-            title = (
-                f"! requests  every {self.cycle.period}: {fast} fast, {self.cycle.slow} slow{_format_cause(self.cycle)}"
-            )
+    def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None) -> None:
+        """Replace the requests, oldest first, and the cycle that they show."""
+        self.requests = requests
+        self.rows = [row for row in _ROWS if cycle or _varies([getattr(request, row[1]) for request in requests])]
+        self.display = bool(self.rows)
+        self.styles.height = 1 + len(self.rows[: 2 if self.screen.has_class("-short") else 3])
+        self.set_class(cycle is not None, "-cycle")
+        title = f"requests  {len(requests)} finished, newest on the right"
+        if cycle:
+            title = f"! requests  every {cycle.period}: {cycle.period - cycle.slow} fast, {cycle.slow} slow"
+            title += _format_cause(cycle)
         self.border_title = truncate(title, max(20, self.size.width - 4)) if self.size.width else title
-        self.set_class(self.cycle is not None, "-cycle")
-
-    def on_resize(self) -> None:
-        self._set_title()
+        self.refresh()
 
     def render(self) -> RenderResult:
         width, height = self.size
-        if not self.requests:
-            return self._render_hint(width)
-        room = max(1, width - _NAME - _VALUE)
-        visible = self.requests[-room:]
-        rows = _ROWS[:1] if self.has_class("-bare") else _ROWS
-        return Content("\n").join([_row(*row, visible) for row in rows[: max(1, height)]])
+        visible = self.requests[-max(1, width - _NAME - _VALUE) :]
+        return Content("\n").join([_row(*row, visible) for row in self.rows[: max(1, height)]])
 
-    def _render_hint(self, width: int) -> Content:
-        """Return what to do where nothing was asked yet, in the middle."""
-        if not self.can_send:
-            return Content.assemble(("one cell per finished request; none yet", MUTED))
-        keys = ((" b ", "bold reverse $primary"), " to measure: five prompts", ("    y ", "bold $primary"))
-        line = Content.assemble("press", *keys, ("copies a curl", MUTED))
-        return Content(" " * max(0, (width - line.cell_length) // 2)) + line
+
+def _varies(values: Sequence[float | None]) -> bool:
+    """Whether the requests differ by more than a tenth of their median, most of them known."""
+    known = sorted(value for value in values if value is not None)
+    if len(known) < _LEAST_TO_VARY or len(known) * 2 < len(values):
+        return False
+    tenth = len(known) // 10
+    return known[-1 - tenth] - known[tenth] > _LEAST_VARIATION * statistics.median(known)
 
 
 def _format_cause(cycle: SlowCycle) -> str:

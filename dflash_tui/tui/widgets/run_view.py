@@ -29,14 +29,13 @@ from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import render_alarms
-from dflash_tui.tui.render.run import render_foreign_status, render_probe, render_ranks, render_startup, render_status
+from dflash_tui.tui.render.run import render_foreign_status, render_ranks, render_startup, render_status
 from dflash_tui.tui.widgets.basic import (
     MUTED,
     REQUESTS_SHOWN,
     Display,
     Positions,
     Requests,
-    Timeline,
     once_composed,
     render_error,
     while_open,
@@ -50,7 +49,7 @@ from dflash_tui.tui.widgets.chart import (
     build_chart_lines,
     name_load_chart,
 )
-from dflash_tui.tui.widgets.figures import RequestStrip, Tiles, build_tiles
+from dflash_tui.tui.widgets.figures import Figures, RequestStrip, build_speed, build_tiles
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.vllm_output.known_failures import cut_after_sign
 
@@ -156,9 +155,8 @@ class RunView(Vertical):
     def compose(self) -> ComposeResult:
         yield Display(id="status")
         yield Display(id="alarms")
-        yield Timeline()
         yield Display(id="ranks")
-        yield Tiles()
+        yield Figures()
         with VerticalScroll(id="startup", can_focus=False):
             yield Display(id="steps")
         yield FailurePane()
@@ -252,6 +250,8 @@ class RunView(Vertical):
             return self.stage == "live"
         if action in {"send_prompts", "copy_curl"}:
             return self.has_server and self.stage == "live"
+        if action == "share":
+            return self.own is not None and self.stage == "live"
         if action == "report":
             return self.failure is not None and self.own is not None
         return action != "log" or self.stage != "idle"
@@ -309,8 +309,8 @@ class RunView(Vertical):
     def _draw_live(self, now: float) -> None:
         span = WINDOWS[self.window]
         self._draw_alarms(now)
-        self.query_one(Timeline).show(self.state.spans(now), self.state.time_to_ready)
-        self.query_one(Tiles).show(build_tiles(self.state, self.plan, self.drafted, now, span))
+        tiles = build_tiles(self.state, self.plan, self.drafted, now, span)
+        self.query_one(Figures).show(build_speed(self.state, now), tiles)
         rates = self.state.window(span, now)
         if rates is None or not rates.per_position:  # nothing was drafted since somebody began to record
             rates = self.state.mean(span, now)
@@ -320,7 +320,7 @@ class RunView(Vertical):
         requests = [done for done in self.state.requests if done.kind not in {PROBE, FILLER} or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
         finished = self.state.finished
-        self.query_one(RequestStrip).show(tuple(finished.requests), finished.cycle, can_send=self.has_server)
+        self.query_one(RequestStrip).show(tuple(finished.requests), finished.cycle)
         self._draw_charts(now, span)
 
     def _draw_alarms(self, now: float) -> None:
@@ -328,15 +328,12 @@ class RunView(Vertical):
         if self.source.foreign and self.state.health is Health.UNHEALTHY:  # of which no alarm can be judged
             lines = textwrap.wrap(self.state.health_detail or "it does not answer", max(20, self.size.width - 4))
             display.show(Content.assemble(("! ", "bold $error"), "\n  ".join(lines)))
-            display.add_class("-raised")
+            self.add_class("-alarmed")
             return
         rows = 1 if self.screen.has_class("-short") else ALARMS_SHOWN
-        calm = "judged by its metrics only" if self.source.foreign else ""
-        if self.has_server:
-            calm = render_probe(self.state, now)
         alarms = find_alarms(self.state, now)
-        display.show(render_alarms(alarms, now, max(0, self.size.width - 2), rows, calm))
-        display.set_class(bool(alarms), "-raised")
+        display.show(render_alarms(alarms, now, max(0, self.size.width - 2), rows))
+        self.set_class(bool(alarms), "-alarmed")
 
     def _draw_charts(self, now: float, span: float) -> None:
         """Draw the charts that are shown, over the last `span` seconds."""

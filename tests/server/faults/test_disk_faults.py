@@ -73,7 +73,7 @@ async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
         await until(lambda: any("the figures stand still" in line.text for line in state.lines))
         assert any("stand still" in line.text and os.strerror(errno.ENOSPC) in line.text for line in state.lines)
         assert server_process.is_alive(run)
-        for words in (("ps",), ("logs", run.id), ("why", run.id), ("history",)):
+        for words in (("ps",), ("logs", run.id), ("why", run.id), ("runs", "history")):
             done = await asyncio.to_thread(dflash, *words)
             assert (done.returncode, "Traceback" in done.stderr) == (0, False), (words, done.stderr)
         for written in (("report", run.id, "-o", f"{disk}/r.md"), ("export", run.id, "-o", f"{disk}/e.zip")):

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.common import paths
-from dflash_tui.runs import registry
 from tests.server.faults.test_surroundings import XDG
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
@@ -43,8 +41,8 @@ def home(tmp_path, monkeypatch) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-READING = ("plan demo-cpu", "ps --all", "engine list", "ab list", "report sample")
-WRITING = ("up demo-cpu --detach", "engine install demo-cpu", "recipes new mine", "ab demo-cpu --yes")
+READING = ("plan demo-cpu", "ps --all")
+WRITING = ("up demo-cpu --detach", "recipes new mine")
 
 
 @AS_ROOT
@@ -104,6 +102,7 @@ def without_shared_memory() -> Callable[[str], tuple[str, ...]]:
     return words
 
 
+@pytest.mark.long
 @AS_ROOT
 @pytest.mark.parametrize("how", SHARED_MEMORY)
 def test_a_life_without_shared_memory(without_shared_memory, how):
@@ -117,20 +116,3 @@ def test_a_life_without_shared_memory(without_shared_memory, how):
     for words in (("ps",), ("logs", up.stdout.strip()), ("why", up.stdout.strip()), ("stop",)):
         done = run(*words, before=before)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-
-
-def test_with_shared_memory_the_doctor_is_silent_about_it():
-    assert "shared memory" not in run("doctor", "demo-cpu").stdout
-
-
-@pytest.mark.parametrize(("words", "most"), [("engine install fake", 1), ("up fake", 3), ("doctor fake", 1)])
-def test_the_limit_of_processes_is_a_sentence_whenever_it_is_reached(limited, words, most):
-    """At the first thread, at uv or at what waits for it: one error, no traceback of what was given up with it."""
-    fake_engine.make(free_port(18_400))
-    shutil.rmtree(paths.engines_folder())
-    done = run(*words.split(), before=tuple(limited(most)))
-    assert "Traceback" not in done.stderr
-    assert done.returncode in {0, 1, 3, 4}
-    if done.returncode in {1, 3}:  # we, or uv; 0 and 4 are a doctor's that needs no other
-        assert "ulimit -u" in done.stderr
-    assert registry.list_runs() == []

@@ -15,7 +15,6 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from tests.support.fake_runs import recorded, watching
 from tests.support.pty_terminal import Terminal
-from tests.support.selection import leave_to_long
 from tests.support.waiting import until
 
 STEPS = 2  # of a request for 8 tokens
@@ -46,7 +45,8 @@ async def goes_on_after_a_request(run: Run, panels: list[Terminal], before: floa
     await until(has_it)
 
 
-@pytest.mark.parametrize("last", leave_to_long(["a panel", "the watcher"], but=["the watcher"]))
+@pytest.mark.long
+@pytest.mark.parametrize("last", ["a panel", "the watcher"])
 async def test_whoever_is_killed_the_others_go_on_and_agree(launch, terminal, tmp_path, last):
     """Each reading is there once, no counter falls, one first request is sent; the watcher tells what is recorded."""
     run, told = launch(), tmp_path / "told"

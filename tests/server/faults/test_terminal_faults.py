@@ -1,16 +1,12 @@
 """A panel in a real terminal that is stopped, resized to nothing, closed or killed; the server never minds."""
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import termios
-import threading
 import time
-from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -22,26 +18,6 @@ from dflash_tui.runs.run import Run
 from tests.support.fake_runs import recorded, watching
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE, PANEL
 from tests.support.waiting import until
-
-# A panel that is busy for a moment behind each frame that it writes, as on a busy machine.
-BUSY_PANEL = """
-import time
-from textual.app import App
-from dflash_tui.cli.main import main
-display = App._display
-def display_and_pause(*arguments):
-    display(*arguments)
-    time.sleep(0.5)
-App._display = display_and_pause
-main()
-"""
-
-
-def test_a_key_is_taken_as_soon_as_the_first_frame_is_seen(terminal):
-    panel = terminal(program=("-c", BUSY_PANEL))
-    panel.until(b"demo-cpu")
-    panel.type("q")
-    assert panel.ended() == 0
 
 
 def test_stopped_resized_to_nothing_and_told_to_end(terminal):
@@ -66,14 +42,6 @@ def test_stopped_resized_to_nothing_and_told_to_end(terminal):
     assert b"Traceback" not in seen
 
 
-# Gives an answer an hour.
-_PATIENT = """
-import sys
-from dflash_tui.common import bounded_http
-bounded_http.WHOLE = 3600.0
-from dflash_tui.cli.main import main
-sys.exit(main(sys.argv[3:]))
-"""
 _DEAF = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(me := sys.executable, [me, *sys.argv[1:]])"
 
 
@@ -88,44 +56,6 @@ async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, termina
     code = panel.ended()
     assert code == 128 + signal.SIGHUP
     await goes_on(run)
-
-
-def test_q_quits_at_once_while_a_foreign_server_drips(terminal):
-    """Answers that never end are left, not waited for: a header byte by byte, and interim responses without a pause."""
-    asked = threading.Event()
-
-    def drip(connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            connection.recv(4096)
-            connection.sendall(b"HTTP/1.1 102 Processing\r\n\r\n" * 500 + b"HTTP/1.1 200 OK\r\nX: ")
-            asked.set()
-            while True:
-                connection.sendall(b"x")
-                time.sleep(0.02)
-
-    with listening(drip) as port:
-        # It does not wait for the answer, which would be given up after an hour.
-        panel = terminal("attach", f"http://127.0.0.1:{port}", program=("-c", _PATIENT, *PANEL))
-        panel.until(ENTER)
-        panel.until(b"FOREIGN")
-        panel.reading_until(asked.is_set)
-        panel.type("q")
-        assert panel.ended() == 0
-
-
-@contextlib.contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Give each connection to `serve`, in a thread of its own; yield the port."""
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
 
 
 async def test_a_killed_panel_takes_nothing_with_it(launch, terminal):
@@ -192,26 +122,3 @@ def test_a_panel_whose_terminal_vanished_without_a_word_ends():
             assert panel.wait(20) == 128 + signal.SIGHUP
         finally:
             panel.kill()
-
-
-def test_a_panel_that_stands_still_over_its_terminal_ends():
-    """Its loop waits to write, as to a terminal that takes no more; SIGTERM ends it all the same."""
-    program = (
-        "import asyncio, queue\n"
-        "from dflash_tui.tui import terminal\n"
-        "async def main():\n"
-        "    terminal.leave_on_signals(print)\n"
-        "    print('ready', flush=True)\n"
-        "    full = queue.Queue(1)\n"
-        "    full.put(1)\n"
-        "    full.put(2)\n"
-        "asyncio.run(main())\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as still:
-        assert still.stdout is not None
-        assert still.stdout.readline() == "ready\n"
-        still.terminate()
-        try:
-            assert still.wait(20) == 128 + signal.SIGTERM
-        finally:
-            still.kill()

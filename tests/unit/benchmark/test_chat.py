@@ -58,7 +58,7 @@ def test_an_answer_leaves_room_for_the_next_line(length, most):
 
 def test_the_oldest_turns_are_forgotten(monkeypatch):
     """In pairs, so that the first that is left is the user's."""
-    monkeypatch.setattr(chat, "MOST_TURNS", 2)
+    monkeypatch.setattr(chat, "MOST_CHARACTERS", 5)
     talk = Conversation(a_run())
     talk.messages = [{"role": role, "content": str(n)} for n in range(4) for role in ("user", "assistant")]
     talk.messages.append({"role": "user", "content": "now"})

@@ -61,18 +61,12 @@ def test_an_array_is_read_up_to_its_bound(tmp_path, monkeypatch):
     ("name", "data", "error"),
     [
         ("a.json", b"{}", ":1: expected a JSON array"),
-        ("a.json", b"[" * 100_000, ": 1. member: "),
         ("a.json", b'[{"prompt": "x"}, {"prompt": ', ": 2. member: "),
-        ("a.json", b'[{"prompt": "\\ud800"}]', ":1: "),
-        ("a.json", b"\xff\xfe\x00", ":1: expected a JSON array"),
         ("a.jsonl", b'{"question": ["\xff"]}', ":1: "),
-        ("a.jsonl", b'{"conversations": [{"from": 3}]}', ":1: "),
-        ("a.jsonl", b'{"kind": "\\u001b[31m", "prompt": "x"}', ":1: "),
         ("a.jsonl.gz", b"no gzip", ": "),
-        ("a.jsonl.gz", gzip.compress(b"x" * 10_000)[:-20], ": "),
         ("a.jsonl.gz", gzip.compress(bytes(80 << 20), 1), ":1: "),
     ],
-    ids=range(11),
+    ids=range(5),
 )
 def test_a_hostile_file_is_one_sentence(tmp_path, name, data, error):
     path = tmp_path / name
@@ -150,11 +144,8 @@ def test_repeated_texts_are_sent_as_they_are():
 
 @pytest.mark.parametrize(
     "words",
-    ["gsm8k:x", "gsm8k:0", "gsm8k:9999999999", "random:", "random:5", "random:5,0", "random:5,5,5,5",
-     "random:9999999,1,9", "random:1e3,5", "repeat:repeat", "repeat:" * 5000 + "quick", "contexts:k", "contexts:0k",
-     "contexts:8k-4k", "contexts:1k-", "contexts:999k", "contexts:2k,2k", "repeat:nope", "quick:x", "gsm9k"],
-    ids=lambda words: words[:20],
-)  # fmt: skip
+    ["gsm8k:0", "random:5", "random:9999999,1,9", "repeat:repeat", "contexts:8k-4k", "contexts:999k", "repeat:nope"],
+)
 def test_what_is_no_suite_is_said(words):
     with pytest.raises(UsageError) as caught:
         suites.load_suite(words)

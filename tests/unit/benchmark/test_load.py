@@ -1,7 +1,6 @@
 """Loads on a server: what is under way, what counts, when requests arrive; time is simulated."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 from itertools import count, islice, pairwise
 from statistics import fmean
@@ -105,20 +104,6 @@ def test_requests_that_are_taken_slowly_are_followed_at_once(clock):
     assert window.under_way > 3
 
 
-def test_without_fillers_they_are_fewer_and_fewer(clock):
-    """What was measured before: the last long answer is alone for most of the time."""
-    done, window, _ = run(clock, Load(8, refill=False))
-    assert len(done) == 16
-    assert window.under_way < 5
-    assert (window.filler_tokens, window.tokens) == (0, sum(request.tokens for request in done))
-
-
-def test_one_at_a_time_has_no_fillers(clock):
-    done, window, _ = run(clock, Load(1))
-    assert len(done) == 16
-    assert window.under_way == pytest.approx(1.0, rel=0.01)
-
-
 def test_what_begins_while_the_load_rises_does_not_count(clock):
     """One more may be under way each half second, for four seconds; those that are over are followed by others."""
     load = Load(8, ramp=4.0)
@@ -190,13 +175,6 @@ def test_tokens_are_counted_where_they_arrived(monkeypatch):
         parts = [(0.0, 9.0), (2.0, 3.5), (3.5, 9.0), (5.0, 9.0)]
         counted = [stream.count_tokens(*part) for part in parts]
         assert counted == ([12, 6, 5, 0] if counting else [4, 2, 1, 0])
-
-
-def test_draws_are_those_of_python():
-    """Arrivals of a seed are the same everywhere."""
-    draw = random.Random(5)
-    at = draw.expovariate(2.0)
-    assert next(Load(0, rate=2.0).list_starts(5)) == at
 
 
 def test_the_gaps_are_those_of_requests_that_did_not_fail():

@@ -44,9 +44,8 @@ def test_tokens_and_the_end_are_read():
 
 @pytest.mark.parametrize(
     "body",
-    ['{"choices": [1]}', '{"choices": 5}', '{"usage": "x"}', '{"choices": [{"delta": 1}]}', "{not json",
-     '{"choices": [{"finish_reason": {}}]}', '{"a":' + "[" * 5000, '{"choices": ["\\ud800"]}', '{"a": "\udcff"}'],
-)  # fmt: skip
+    ['{"choices": [{"delta": 1}]}', "{not json", '{"a":' + "[" * 5000, '{"choices": ["\\ud800"]}'],
+)
 def test_what_is_no_chunk_is_an_error(body):
     """Wrong types are an answer that cannot be read, and no end of ours; what came before still counts."""
     done = taken(GOOD, f"data: {body}").result()
@@ -76,23 +75,15 @@ def test_an_answer_has_to_say_that_it_is_whole(lines, error):
     assert stream.result().error == error
 
 
-def test_an_answer_that_is_broken_off_by_whom_asked_for_it_is_no_error():
-    """As the fillers of a load are."""
-    assert taken(counted("a", 1)).result().error == ""
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         ('{"error":{"message":"the model is overloaded"}}', '{"error":{"message":"the model is overloaded"}}'),
         ('{\n  "detail":\n    "the model\x1b[31m is\x07 asleep"\n}', '{ "detail": "the model is asleep" }'),
-        ("<html>\n\n <h1>504 Gateway Time-out</h1>", "<html> <h1>504 Gateway Time-out</h1>"),
         ('event: error\ndata: {"object": "error", "message": "no"}', '{"object": "error", "message": "no"}'),
-        ('data: "the model is overloaded"', 'data: "the model is overloaded"'),
         ("x\n" * 100_000, ("x " * 150).strip()),
-        ("x" * 100_000, "x" * 300),
     ],
-    ids=["JSON", "JSON in lines", "HTML", "event", "text", "many lines", "long line"],
+    ids=["JSON", "JSON in lines", "event", "many lines"],
 )
 def test_what_is_no_answer_is_quoted(body, said):
     """The beginning of it, in one line: it often says why there is no answer."""
@@ -100,10 +91,6 @@ def test_what_is_no_answer_is_quoted(body, said):
     stream.end()
     reason, _, quote = stream.result().error.partition(": ")
     assert ("no token" in reason, quote.rstrip()) == (True, said)
-
-
-def test_an_answer_that_is_one_needs_no_quote():
-    assert taken("<html>", "data: {}", GOOD).result().error == ""
 
 
 def test_the_blank_before_the_data_may_be_left_out():
@@ -170,16 +157,15 @@ def test_the_end_of_an_answer_without_a_token_is_no_arrival():
 
 
 def test_answers_are_told_apart_without_being_kept():
-    """The digests are of 40 and 200 characters and of all, wherever the chunks are cut; thinking is part of it."""
+    """Wherever the chunks are cut; thinking is part of it."""
 
     def digests(*pieces: str, name: str = "content") -> tuple[str, ...]:
         return taken(*(f"data: {json.dumps({'choices': [{'delta': {name: p}}]})}" for p in pieces)).result().digests
 
     text = "é" * 45 + "x" * 300
-    expected = tuple(hashlib.sha256(part.encode()).hexdigest() for part in (text[:40], text[:200], text))
+    expected = (hashlib.sha256(text.encode()).hexdigest(),)
     assert digests(text) == digests(*text) == digests(text[:10], text[10:], name="reasoning") == expected
-    assert digests(text + "!")[:2] == expected[:2]
-    assert digests(text + "!")[2] != expected[2]
+    assert digests(text + "!") != expected
     assert digests() == ()
 
 
@@ -222,13 +208,6 @@ def test_an_answer_is_built_with_its_tokens():
     lines = (piece("Hm. ", [1], "reasoning_content"), piece("Hello\nyou", [2, 3]), piece("", [4]), ended(4))
     answer = taken(*lines).build_answer()
     assert (answer.text, answer.tokens, answer.cut) == ("Hm. Hello\nyou", (1, 2, 3, 4), False)
-
-
-def test_of_several_choices_one_is_read():
-    """No more than one is asked for; tens of thousands in one event would take seconds each."""
-    choices = [{"delta": {"content": "a"}, "token_ids": [1]}, {"delta": {"content": "b"}, "token_ids": [2]}] * 1000
-    answer = taken(f"data: {json.dumps({'choices': choices})}", ended(1)).build_answer()
-    assert (answer.text, answer.tokens) == ("a", (1,))
 
 
 @pytest.mark.parametrize("tokens", [None, [1, 2]])

@@ -24,7 +24,7 @@ def test_names_are_cut_where_they_still_differ(names, width, shown):
     assert list(shorten_names(names, width).values()) == shown
 
 
-@pytest.mark.parametrize("width", range(4, 60, 5))
+@pytest.mark.parametrize("width", [4, 14, 29, 49])
 def test_a_family_of_long_names_is_never_cut_to_sameness(width):
     names = [*FAMILY, *(f"llama-3.3-70b-dflash-fp8-{number}" for number in range(14)), "demo-cpu"]
     shown = shorten_names(names, width)
@@ -63,7 +63,7 @@ def test_a_table_fits_the_terminal(width, shown):
     assert fit_table(HEADER, [ROW], right=(1,), width=width, drop=("TITLE",)).splitlines() == shown
 
 
-@pytest.mark.parametrize("width", range(12, 90, 3))
+@pytest.mark.parametrize("width", [12, 30, 48, 87])
 def test_no_cell_of_a_table_is_cut(width):
     """What has no column left stands below its row; a word wider than the terminal stays whole."""
     rows = [ROW, ("name", "12", "", ""), ("b", "1", "/a/path/that/is/wider/than/many/a/terminal/of/a/phone", "it")]

@@ -21,14 +21,10 @@ def test_the_terminal_of_these_tests_notices():
     assert {"title", "home", "up", "save", "c1_csi", "reset", "bell", "answerback", "backspace"} <= harmful
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_text_stays_in_its_line(name):
-    """Cleaned or written as it is, it changes its own line and nothing else; nothing is rung, named or answered."""
-    for text in (
-        clean_line(TEXTS[name]),
-        escape_control_characters(TEXTS[name]),
-        clean_lines(TEXTS[name]),
-    ):
+@pytest.mark.parametrize("clean", [clean_line, clean_lines, escape_control_characters])
+def test_a_text_stays_in_its_line(clean):
+    """It changes its own line and nothing else; nothing is rung, named or answered."""
+    for text in map(clean, TEXTS.values()):
         assert not escapes.acting(text)
         rows, asked = escapes.shown(f"one\n[{text}]\ntwo")
         assert not asked

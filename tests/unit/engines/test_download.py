@@ -131,17 +131,6 @@ def test_what_was_kept_is_checked(server):
     assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
 
 
-def test_a_file_that_changes_while_a_line_breaks_is_refused(server):
-    """The second half of another file, resumed within one call, makes no blob."""
-    server.cut[WEIGHTS] = 5_000_000
-    server.after_cut[WEIGHTS] = bytes(SIZE)
-    with pytest.raises(DflashError) as failed:
-        fetch()
-    assert len(server.sent(WEIGHTS)) == 2
-    assert "SHA-256" in failed.value.evidence
-    assert not list(model_hub.repository_folder("owner/m").glob(f"blobs/{hub_server.etag(WEIGHTS, FILES[WEIGHTS])}*"))
-
-
 def test_a_whole_part_is_read_and_not_fetched_again(server):
     """A call that was ended while it compared the hash left it; a range behind its last byte is an error (416)."""
     blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
@@ -172,15 +161,6 @@ def test_a_refusal_on_the_way_says_what_to_do(server, refusal, words):
         asyncio.run(download.download_model(model, lambda _event: None))
     assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
     assert words in failed.value.hint
-
-
-def test_what_may_not_be_fetched_is_not_begun(server):
-    """The advice of the look is that of the download."""
-    server.refusal = "terms"
-    with pytest.raises(DflashError, match="cannot be downloaded") as failed:
-        fetch()
-    assert "terms not accepted" in failed.value.evidence
-    assert "accept the terms" in failed.value.hint
 
 
 def test_a_small_disk_is_said_before(server, monkeypatch):

@@ -5,13 +5,12 @@ import json
 
 import pytest
 
-from dflash_tui.engines import model_config, model_hub
+from dflash_tui.engines import model_config
 from dflash_tui.engines.model_config import TreeDrafter
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.methods import Method
 from tests.support.hub_server import Hub
 
-TOKEN = "hf_secret_of_the_test"
 TREE = "base_model:owner/big"
 
 
@@ -50,17 +49,6 @@ def test_the_drafters_of_a_model_and_of_what_it_was_made_from(hub, model):
     assert find(model) == FOUND
 
 
-def test_nothing_but_listings_and_configurations_is_read(hub, monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    find()
-    paths = {asked.path for asked in hub.asked}
-    configs = {f"z/{name}/resolve/main/config.json" for name in ("big-DFlash", "plain", "my-assistant")}
-    assert paths == {"api/models/owner/big", "api/models"} | configs
-    assert all(asked.method == "GET" and TOKEN not in asked.query for asked in hub.asked)
-    assert {asked.authorization for asked in hub.asked} == {f"Bearer {TOKEN}"}
-    assert not (tmp_path / "hf").exists()
-
-
 def test_a_gated_drafter_is_named_though_its_config_is_closed(hub):
     hub.gated, hub.closed = "auto", {"z/plain"}
     open_one = TreeDrafter("z/big-DFlash", Method.DFLASH, "0.28.0", gated=True)
@@ -74,26 +62,9 @@ def test_a_crowded_tree_is_asked_about_its_first_ones_only(hub):
     assert len({asked.path for asked in hub.asked}) == 2 + model_config.MOST_DRAFTERS
 
 
-@pytest.mark.parametrize("refusal", ["missing", "broken", "bad token"])
-def test_a_hub_that_refuses_is_an_error(hub, refusal, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    hub.refusal = refusal
-    with pytest.raises(HubAccessError):
-        find()
-
-
 def test_nothing_is_asked_for_a_folder_or_offline(hub, monkeypatch, tmp_path):
     assert find(str(tmp_path)) == []
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(HubAccessError):
         find()
     assert not hub.asked
-
-
-def test_a_slow_hub_holds_nobody_for_longer_than_one_answer_may_take(hub, monkeypatch):
-    """Each answer is in time, and all together are not."""
-    monkeypatch.setattr(model_hub, "TIMEOUT", 0.6)
-    hub.delay = 0.4
-    with pytest.raises(HubAccessError):
-        find()
-    assert len(hub.asked) <= 2

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.events import Foreign, GpuLoad, RankSampled, RankState
-from dflash_tui.experiments import conditions
-from dflash_tui.experiments.conditions import ProcessorTimes
+from dflash_tui.experiments import boot_server
+from dflash_tui.experiments.boot_server import ProcessorTimes
 from dflash_tui.machine import processes
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
@@ -36,14 +36,14 @@ def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs)
     ours = a_run("ours", gpus=("a",))
     monkeypatch.setattr(registry, "list_runs", lambda: [ours, a_run("theirs", **other)])
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
-    assert conditions.measure_conditions(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
+    assert boot_server.measure_conditions(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
 
 
 def test_others_are_what_is_neither_ours_nor_idle():
     """Two processors' worth of work of which ours is half; nothing is said of a moment."""
-    assert conditions.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 120, 20)) == 1.0
-    assert conditions.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 105, 20)) == 0.0
-    assert conditions.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(0.5, 120, 20)) is None
+    assert boot_server.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 120, 20)) == 1.0
+    assert boot_server.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 105, 20)) == 0.0
+    assert boot_server.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(0.5, 120, 20)) is None
 
 
 def test_what_the_server_works_is_ours():
@@ -51,10 +51,10 @@ def test_what_the_server_works_is_ours():
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
         run = a_run("ours", spinning.pid)
-        before = conditions.read_processor_times(run)
+        before = boot_server.read_processor_times(run)
 
         def worked() -> bool:
-            after = conditions.read_processor_times(run)
+            after = boot_server.read_processor_times(run)
             return after.ours - before.ours > 0.1 and after.busy - before.busy > 0.1
 
         wait_until(worked)
@@ -78,7 +78,7 @@ def test_the_other_hosts_of_a_server_are_seen_by_what_their_keeper_recorded(fold
         ours.record(sample)
     monkeypatch.setattr(registry, "list_runs", lambda: [ours, a_run("near", gpus=("a",))])
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
-    seen = conditions.measure_conditions(ours, RunState(), now - 10)
+    seen = boot_server.measure_conditions(ours, RunState(), now - 10)
     assert seen.foreign is None
     spark, local = seen.hosts["rank 1 on spark-b"], seen.hosts["rank 2 on local"]
     assert (spark.clock_mhz, spark.available, spark.throttle) == (1500, 5, ("thermal (hardware)",))

@@ -7,7 +7,6 @@ import pytest
 
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import find_confounds
-from dflash_tui.experiments.analysis.measures import measure_agreement
 from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning.recipes.recipe import Mode
@@ -220,25 +219,6 @@ def test_random_weights_are_told():
     of = modes(synthetic="random weights, synthetic acceptance length 7.8")
     (found,) = find_confounds(of, boots(of, SPEEDS), 0, 1)
     assert (found.what, found.refuses) == ("no real model", False)
-
-
-def answering(word: str, measured: Boot) -> Boot:
-    """The boot with answers that begin with `word`."""
-    return msgspec.structs.replace(
-        measured,
-        requests=tuple(msgspec.structs.replace(r, digests=(f"{word} {r.kind}", word, word)) for r in measured.requests),
-    )
-
-
-def test_arms_that_answer_differently_are_told_when_one_arm_agrees_with_itself(snapshot):
-    """At temperature 0 arms that begin nowhere alike are flagged; an engine that never answers alike is not."""
-    arms = [answering(("a", "b")[each.arm], each) for each in usual()]
-    assert measure_agreement(modes(), arms, 0, 1) == 0
-    assert [each.what for each in find_confounds(modes(), arms, 0, 1)] == snapshot
-    never = [answering(str(each.number), each) for each in usual()]
-    assert find_confounds(modes(), never, 0, 1) == ()
-    assert measure_agreement(modes(), usual(), 0, 1) == 1
-    assert measure_agreement(modes(temperature=0.6), usual(), 0, 1) is None
 
 
 @pytest.mark.parametrize(

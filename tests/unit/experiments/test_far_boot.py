@@ -8,6 +8,7 @@ import pytest
 
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.experiments import boot
+from dflash_tui.experiments.design import Design
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import FarRank, Run
 from tests.support.fake_runs import made
@@ -20,7 +21,7 @@ def require(*samples: RankSampled, run: Run = RUN) -> None:
         state = RunState()
         for sample in samples:
             state.apply(sample)
-        over, nobody = cast("asyncio.Task[None]", asyncio.Future()), cast("boot.PreparedBoot", None)
+        over, nobody = cast("asyncio.Task[None]", asyncio.Future()), cast("Design", None)
         await boot._Watch(nobody, run, state, over, print).require_far_ranks()
 
     asyncio.run(look())

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store, variation
-from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import (
     Arm,
     Boot,
@@ -31,17 +30,8 @@ def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     made = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     varied = variation.parse_variation(words)
     arms = tuple(Arm(name, LaunchRequest("toy"), made) for name in varied.arms)
-    return Design(
-        "20261122-010203-demo-cpu",
-        100.0,
-        "1",
-        "demo-cpu",
-        varied.key,
-        arms,
-        variation.order_boots(len(arms), boots),
-        "f",
-        "d",
-    )
+    order = variation.order_boots(len(arms), boots)
+    return Design("20261122-010203-demo-cpu", 100.0, "1", "demo-cpu", varied.key, arms, order, "f", "d")
 
 
 def began(number: int, arm: int, attempt: int = 1, at: float = 100.0) -> BootBegan:
@@ -132,13 +122,8 @@ def test_earlier_boots_say_how_long_an_arm_takes_that_is_not_over_yet():
 
 def test_an_arm_that_never_came_up_is_named_at_the_end():
     """The others have their verdict."""
-    happened: list[Happened] = [
-        ended(0, 0),
-        ended(1, 1, 2, error="no"),
-        ended(2, 1, 2, error="no"),
-        ended(3, 0),
-        ExperimentFinished(1.0),
-    ]
+    failed = [ended(number, 1, 2, error="no") for number in (1, 2)]
+    happened: list[Happened] = [ended(0, 0), *failed, ended(3, 0), ExperimentFinished(1.0)]
     assert fold_progress(designed(), happened).without == ("compile",)
     assert fold_progress(designed(), happened[:-1]).without == ()
 
@@ -188,16 +173,6 @@ def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
     assert store.list_experiments() == [newer]
 
 
-def test_a_driver_is_believed_by_its_identity_only():
-    """A pid that another process has by now drives nothing."""
-    folder = store.create_experiment(designed())
-    assert store.find_driver(folder) is None
-    store.record_driver(folder)
-    assert store.find_driver(folder)
-    store.write_json(folder / "driver.json", store.Driver(1, "boot:0"))
-    assert store.find_driver(folder) is None
-
-
 def test_an_extension_adds_boots_to_what_was_over():
     """It is finished only when they are; an arm that the design lacks is not added."""
     design = a_design()
@@ -205,14 +180,3 @@ def test_an_extension_adds_boots_to_what_was_over():
     assert fold_progress(design, events).finished
     more = fold_progress(design, [*events, ExperimentExtended(BASE + 9001, (0, 1))])
     assert (more.finished, more.next, more.design.order, more.design.looks) == (False, (4, 1), (0, 1, 1, 0, 0, 1), 2)
-
-
-def test_a_report_of_another_experiment_is_none(tmp_path):
-    """What is written of it goes to the folder that its id names."""
-    design = designed()
-    folder = store.create_experiment(design)
-    report = verdict.build_report(replace(design, id="../../elsewhere"), [])
-    store.write_json(folder / "report.json", report)
-    assert store.read_report(folder) is None
-    store.write_json(folder / "report.json", replace(report, design=design))
-    assert store.read_report(folder) is not None

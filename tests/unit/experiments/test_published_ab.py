@@ -54,7 +54,6 @@ def test_eight_and_a_half_minutes_are_never_paid_back():
     assert even.seconds == pytest.approx(1080 - 570 - 75, abs=1)
     assert even.low == pytest.approx(65_000, rel=0.02)
     assert (even.start_cv, even.start_df) == (0.10, None)
-    assert found.start.cold == (570, 1080)
     told = "\n".join(map(str, verdict_text.list_details(report, found)))
     assert "never" in told
     assert "not before" in told

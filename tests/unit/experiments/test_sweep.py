@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.measures import collect_measure, compare_measure
+from dflash_tui.experiments.analysis.report import Sweep
 from dflash_tui.experiments.design import Boot, Design
 from tests.support.boot_factories import boots, design, plan
 
@@ -22,11 +23,16 @@ def measured(of: Design, speeds: dict[str, float]) -> list[Boot]:
     return boots(of, [speeds[name] * (1.0 if n < 4 else 1.01) for n, name in enumerate(names)])
 
 
+def swept(of: Design, found: list[Boot]) -> Sweep:
+    sweep = verdict.build_report(of, found).sweep
+    assert sweep
+    return sweep
+
+
 def test_of_a_plateau_the_smallest_is_recommended():
     """8 is the fastest, 12 is like it and 15 is not; 4 is slower. The curve is in the order of the numbers."""
     of = sweep("8", "4", "15", "12")
-    found = verdict.build_report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
-    assert found is not None
+    found = swept(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0}))
     assert [of.arms[point.arm].name for point in found.points] == ["4", "8", "12", "15"]
     assert [of.arms[arm].name for arm in found.plateau] == ["8", "12"]
     assert found.recommended == 0
@@ -45,16 +51,14 @@ def test_of_a_plateau_the_smallest_is_recommended():
 def test_of_other_numbers_the_fastest_is_recommended():
     """Only of drafted tokens is fewer better by itself."""
     of = replace(sweep("8", "4", "15", "12"), vary="max-num-seqs")
-    found = verdict.build_report(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0})).sweep
-    assert found is not None
+    found = swept(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0}))
     assert ([of.arms[arm].name for arm in found.plateau], found.recommended, found.to_best) == (["8", "12"], 3, None)
 
 
 def test_a_peak_alone_is_recommended():
     """Where nothing is like the best there is nothing to weigh."""
     of = sweep("4", "8", "12", "15")
-    found = verdict.build_report(of, measured(of, {"4": 6.0, "8": 10.0, "12": 8.0, "15": 7.0})).sweep
-    assert found is not None
+    found = swept(of, measured(of, {"4": 6.0, "8": 10.0, "12": 8.0, "15": 7.0}))
     assert (found.plateau, found.recommended, found.to_best) == ((1,), 1, None)
 
 
@@ -78,9 +82,7 @@ def test_what_the_interval_tells_apart_is_called_slower():
     of = design("n", {n: plan(num_speculative_tokens=int(n)) for n in ("4", "8", "12")}, [0, 1, 2, 2, 1, 0] * 4)
     speeds = {"4": 6.0, "8": 9.6, "12": 10.0}
     found = boots(of, [speeds[of.arms[arm].name] * (1.05 if n % 4 < 2 else 1.0) for n, arm in enumerate(of.order)])
-    report = verdict.build_report(of, found)
-    assert report.sweep is not None
-    assert [point.like_best for point in report.sweep.points] == [False, False, True]
+    assert [point.like_best for point in swept(of, found).points] == [False, False, True]
 
 
 def test_a_drift_makes_no_best():
@@ -101,8 +103,7 @@ def test_a_drift_makes_no_best():
 def test_without_speculation_is_a_point_like_any():
     """n=0 has a speed and no AL."""
     of = sweep("0", "4", "8", "12")
-    found = verdict.build_report(of, measured(of, {"0": 3.0, "4": 8.0, "8": 10.0, "12": 9.9})).sweep
-    assert found is not None
+    found = swept(of, measured(of, {"0": 3.0, "4": 8.0, "8": 10.0, "12": 9.9}))
     assert found.points[0].al is None
     assert found.points[0].tok_s == pytest.approx(3.0 * 3 * 1.21, rel=0.01)
 
@@ -111,10 +112,9 @@ def test_a_refused_comparison_recommends_nothing():
     """The curve is shown, but no number is recommended from boots that were not alike."""
     of = sweep("4", "8", "12", "15")
     found = boots(of, [8.0, 10.0, 9.0, 7.0, 7.1, 9.1, 10.1, 8.1], driver="580")
-    report = verdict.build_report(of, [*found[:-1], *boots(of, [8.0] * 8, driver="590")[-1:]])
-    assert report.sweep is not None
-    assert report.sweep.recommended is None
-    assert len(report.sweep.points) == 4
+    sweep_of_all = swept(of, [*found[:-1], *boots(of, [8.0] * 8, driver="590")[-1:]])
+    assert sweep_of_all.recommended is None
+    assert len(sweep_of_all.points) == 4
 
 
 @pytest.mark.parametrize("names", [("4", "8"), ("on", "off", "8"), ("4", "8", "nan")])
@@ -128,8 +128,6 @@ def test_an_arm_without_boots_has_no_point():
     """What never started is left out of the curve, and the rest is recommended from all the same."""
     of = sweep("4", "8", "12", "15")
     found = [b for b in measured(of, {"4": 8.0, "8": 10.0, "12": 9.0, "15": 7.0}) if b.arm != 3]
-    swept = verdict.build_report(of, found).sweep
-    assert swept is not None
-    assert [point.arm for point in swept.points] == [0, 1, 2]
-    assert swept.recommended == 1
+    assert [point.arm for point in swept(of, found).points] == [0, 1, 2]
+    assert swept(of, found).recommended == 1
     assert verdict.build_report(of, []).sweep is None

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import builder, tune_candidates, tune_schedule, tuner
+from dflash_tui.experiments import builder, tune_schedule, tuner
 from dflash_tui.experiments.builder import ExperimentRequest
 from dflash_tui.experiments.design import Arm
 from dflash_tui.launch import planner, recipe_trust
@@ -28,13 +28,13 @@ def published(request: LaunchRequest) -> Arm:
 
 def keys(request: LaunchRequest, temperature: float | None = 0.0) -> tuple[list[str], dict[str, str]]:
     planned = plan(request)
-    found = tune_candidates.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
+    found = tune_schedule.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
     return [tune_schedule.list_key(axis) for axis in found.axes], found.left_out
 
 
-def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_candidates.Proposal:
+def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_schedule.Proposal:
     planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe(request.recipe)).plan
-    return tune_candidates.propose_candidates(axis, best or published(request), [published(request)], [], planning)
+    return tune_schedule.propose_candidates(axis, best or published(request), [published(request)], planning)
 
 
 def test_a_gpu_has_all_axes_and_a_cpu_those_that_it_has():
@@ -63,7 +63,7 @@ def test_experimental_patches_are_tried_where_the_release_takes_them():
 @pytest.mark.parametrize(
     ("vllm", "temperature", "tried", "not_tried"),
     [
-        ("0.33.0", 0.0, set(), {"speculation.draft_sample_method, speculation.rejection_sample_method"}),
+        ("0.33.0", 0.0, set(), {"speculation.draft_sample_method", "speculation.rejection_sample_method"}),
         ("0.33.0", 0.7, {"speculation.draft_sample_method", "speculation.rejection_sample_method"}, set()),
         ("0.28.0", 0.7, {"speculation.rejection_sample_method"}, {"speculation.draft_sample_method"}),
         ("0.22.1", 0.7, {"speculation.draft_sample_method"}, {"speculation.rejection_sample_method"}),
@@ -113,15 +113,6 @@ def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_
     assert [each.arm.name for each in propose("patch.mine=on", GEMMA).candidates] == ["patch.mine"]
 
 
-def test_a_setting_that_was_worse_before_is_not_proposed_again():
-    """Also beside another mode: the same value was shown to be slower, or failed."""
-    planning = tuner.MachineTuner(GpuProbe(), recipe_loader.find_recipe("demo-cpu")).plan
-    worse = published(replace(DEMO, num_speculative_tokens=1))
-    best = published(replace(DEMO, mode=Mode.COMPILE))
-    proposal = tune_candidates.propose_candidates("n=7,3,1", best, [published(DEMO), best], [worse], planning)
-    assert [each.arm.name for each in proposal.candidates] == ["compile n=3"]
-
-
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
@@ -131,7 +122,7 @@ def test_a_setting_that_was_worse_before_is_not_proposed_again():
     ],
 )
 def test_a_setting_is_called_by_what_the_published_one_has_not(changes, name):
-    assert tune_candidates.name_setting(DEMO, DEMO.with_changes(changes)) == name
+    assert tune_schedule.name_setting(DEMO, DEMO.with_changes(changes)) == name
 
 
 def test_a_tune_begins_with_the_published_setting_alone():

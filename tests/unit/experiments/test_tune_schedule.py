@@ -146,7 +146,7 @@ def test_a_budget_of_few_boots_ends_without_a_claim(boots):
     assert set(found.left_out.values()) >= {tune_schedule.NO_ROOM}
 
 
-@pytest.mark.parametrize("boots", range(1, 30, 4))
+@pytest.mark.parametrize("boots", [1, 6, 13, 22])
 def test_an_interrupted_tune_goes_on_to_the_same_end(boots):
     """What comes next follows from what happened alone, so a driver that was killed is no loss but of its boot."""
     design = a_tune(25 * BOOT, AXES)
@@ -202,7 +202,7 @@ def test_the_last_rounds_go_on_while_there_is_room(boots, took, pairs):
     assert found.comparison.boots == (pairs, pairs)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_last_rounds_stay_with_the_choice(seed):
     """Their own boots move the ranking of all arms, and how many there are is not up to what they show."""
     times = itertools.chain([BOOT] * 6, itertools.repeat(25.0))
@@ -224,14 +224,14 @@ def test_a_second_round_of_which_no_boot_comes_up_ends_its_field():
     )
     ended = [event for event in happened if isinstance(event, BootEnded)]
     best = progress.rounds[-1].field
-    again = RoundBegan(0.0, "n", 1, best, best)
+    again = RoundBegan(0.0, "n", best, best)
     failed = [
         BootEnded(0.0, replace(ended[-1].boot, number=len(ended) + place, arm=arm, error="the GPU is taken"))
         for place, arm in enumerate(best)
     ]
     following = tune_schedule.plan_round(fold_progress(design, [*happened, again, *failed]), propose)
     assert following
-    assert following.event.key != "n" or following.event.turn > 1
+    assert following.event.key != "n"
 
 
 def test_settings_that_are_nearly_as_good_are_measured_twice(monkeypatch):

@@ -212,7 +212,7 @@ def test_an_orphan_is_shown_with_its_memory(doctor, tree):
     os.kill(server, signal.SIGKILL)
     os.waitpid(server, 0)
     found = [check for check in doctor("no-gpu") if check.name == "orphans"]
-    (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui orphans {engine}")]
+    (ours,) = [check for check in found if check.fix.endswith(f"dflash-tui stop --orphans {engine}")]
     assert ours.level is CheckLevel.WARN
     assert f"VLLM::EngineCore (pid {engine})" in ours.finding
     assert "0.1 GiB" in ours.finding

@@ -1,15 +1,11 @@
 """GPUs through the real pynvml, against a library that plays the driver of other machines."""
 
-import json
 import os
-import threading
-from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
-from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import sampler
@@ -80,13 +76,6 @@ def test_data_centre_gpus(look):
     assert (first.index, second.index) == (0, 1)
     assert first.uuid != second.uuid
     assert first.mig is False
-
-
-def test_an_old_driver_answers_less(look):
-    """What it does not know is None; memory comes from the first version of the query."""
-    (card,) = look("old").gpus
-    assert (card.hardware, card.memory_total, card.memory_used) == (Hardware.AMPERE, 40536 * MIB, 2 * GIB)
-    assert (card.throttle, card.processes, card.trouble) == (None, None, "")
 
 
 @pytest.mark.parametrize(("machine", "words"), [("lost", "a reboot brings it back"), ("reset", "GPU needs a reset")])
@@ -196,26 +185,6 @@ def test_a_driver_that_hangs_keeps_nobody(stand_in_nvml, tmp_path):
     assert (memory, threads, name, after) == (None, 2, "NVIDIA H200", 1)
 
 
-MENDED = """
-import json, os
-from dflash_tui.machine import nvml
-nvml.RENEWAL = 0.0
-seen = [nvml.probe_gpus().why_none]
-for machine in ("lost", "two-h200"):
-    os.environ["STAND_IN_NVML"] = machine
-    nvml.probe_gpus()
-    seen.append([bool(card.trouble) for card in nvml.probe_gpus().gpus])
-print(json.dumps(seen))
-"""
-
-
-def test_a_driver_that_was_mended_is_found(stand_in_nvml):
-    """Loading the driver or resetting a GPU needs no restart of the panel."""
-    before, lost, mended = fake_nvml.python(stand_in_nvml, "failing", MENDED)
-    assert "not loaded" in before
-    assert (lost, mended) == ([False, True], [False, False])
-
-
 def test_a_driver_that_falls_silent_leaves_a_hole():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
     made = msgspec.structs.replace(
@@ -229,40 +198,3 @@ def test_a_driver_that_falls_silent_leaves_a_hole():
         looking._memory = sample or looking._memory
         sources.append(sample and sample.source)
     assert sources == ["resident", "GPU, all", None]
-
-
-def test_what_is_printed_is_json(stand_in_nvml):
-    """Every field is there, and what is not known is null."""
-    done = fake_nvml.dflash(stand_in_nvml, "lost", "gpus", "--json")
-    bad = json.loads(done.stdout)["gpus"][1]
-    assert set(bad) == set(Gpu.__struct_fields__)
-    assert (bad["memory_total"], bad["utilisation"], bad["processes"]) == (None, None, None)
-    assert Path(stand_in_nvml, "libnvidia-ml.so.1").is_file()
-
-
-def test_recipes_are_listed_as_they_are_on_the_gpu_that_is_here(stand_in_nvml):
-    """The driver is asked where its library is found."""
-    listed, without = {}, os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    for machine, environ in (("gb10", fake_nvml.environment(stand_in_nvml, "gb10")), ("none", without)):
-        rows = fake_nvml.run(environ, "-m", "dflash_tui", "recipes").stdout.splitlines()
-        listed[machine] = {row.split()[0]: row.split()[1] for row in rows[1:]}
-    shipped = [recipe_loader.load_recipe(path) for path in recipe_loader.list_shipped_files().values()]
-    known = [recipe for recipe in shipped if Hardware.GB10 in recipe.hardware]
-    assert {recipe.name: listed["gb10"][recipe.name] for recipe in known} == {
-        recipe.name: resolution.outline_recipe(recipe, Hardware.GB10).standing.status.value for recipe in known
-    }
-    assert listed["gb10"] != listed["none"]
-
-
-def test_nvml_is_not_waited_for_without_a_thread(monkeypatch):
-    """At the limit of threads it is said, and once there is room the next question is asked as any."""
-    driver = nvml._Driver()
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(nvml.NvmlUnavailableError, match=r"could not be asked.*ulimit -u"):
-            driver.ask(lambda: 1, 5)
-    assert driver.ask(lambda: 1, 5) == 1
-
-
-def refuse(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")

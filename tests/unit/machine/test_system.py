@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import socket
-import time
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -170,13 +169,6 @@ def test_the_speed_of_a_disk_is_read_from_the_disk(cached, tmp_path):
     assert system.measure_read_speed([]) is None
 
 
-def test_a_slow_disk_is_not_read_for_long(cached, monkeypatch):
-    """Reading ends by the clock, too."""
-    ticks = iter(range(100))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    assert system.measure_read_speed([cached]) == 4 * MIB
-
-
 def test_who_holds_a_port():
     """Somebody who listens there has a name and a pid; a port that is only connected to is nobody's."""
     with socket.socket() as listening:
@@ -206,15 +198,3 @@ def test_compilers(tmp_path, monkeypatch):
     (tmp_path / "gcc").unlink()
     (tmp_path / "clang").unlink()
     assert system.find_compiler() is None
-
-
-def test_nvcc_is_found_where_cuda_is_put(tmp_path, monkeypatch):
-    """The path wins; CUDA_HOME is where it is otherwise."""
-    program = tmp_path / "cuda/bin/nvcc"
-    write(tmp_path, "cuda/bin/nvcc", "")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-    assert system.find_nvcc() is None
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert system.find_nvcc() == str(program)

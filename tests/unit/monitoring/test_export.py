@@ -100,14 +100,6 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
     assert last.code is None  # the process is gone and nobody saw it end; elsewhere nobody could tell
 
 
-@pytest.mark.parametrize("depth", [200, 700, 900, 5000])
-def test_a_line_that_is_nested_deeply_is_left_out_or_cleaned(run, tmp_path, depth):
-    """Nothing of ours is; the lines around it are exported."""
-    with run.samples.open("ab") as file:
-        file.write(b"\n" + b'{"event":' + b"[" * depth + b"]" * depth + b"}\n")
-    assert "HTTP 401" in content(recording.export_run(run, str(tmp_path / "a.zip")))
-
-
 def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     run.record(HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]

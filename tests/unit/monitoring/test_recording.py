@@ -13,10 +13,8 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import (
     AnyEvent,
     Exited,
-    LogLine,
     Phase,
     PhaseStarted,
-    decode_recorded,
     encode,
 )
 from dflash_tui.monitoring import recording
@@ -24,7 +22,7 @@ from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART,
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from tests.support.recordings import RUNS, packed
+from tests.support.recordings import packed
 
 
 def folded(events) -> RunState:
@@ -54,11 +52,6 @@ def test_the_sample_tells_what_the_h200_did(snapshot):
     assert state.status == "stopped"
 
 
-def test_the_sample_is_the_recording_of_the_tests(parts):
-    with zipfile.ZipFile(RUNS / "h200-compile.zip") as archive:
-        assert {name: archive.read(name) for name in archive.namelist()} == parts
-
-
 def test_a_recording_opens_where_something_happens(tmp_path, parts):
     """Seconds before the server is up; of one that never was before its end, and of one that still starts at first."""
     assert recording.find_recording("sample").find_opening() == pytest.approx(159.5 - 8, abs=0.1)
@@ -74,18 +67,6 @@ def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
     # The server's own lines are stamped to the second, and two processes write samples.
     assert max(before.at - after.at for before, after in pairwise(events)) < 1.5
     assert list(recording.find_recording(str(packed(tmp_path / "a.zip", parts))).events()) == events
-
-
-@pytest.mark.parametrize("part", [LOG_PART, SAMPLES_PART])
-def test_a_recording_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path, parts, part):
-    """A server that still runs may write without a pause; what is there when it is opened is played."""
-    for name, data in parts.items():
-        (tmp_path / name).write_bytes(data[: len(data) // 20] if name != RUN_PART else data)
-    with (tmp_path / part).open("ab") as growing:
-        for number, _ in enumerate(recording.read_recording(tmp_path).events()):
-            growing.write(b"\n".join(parts[part].splitlines()[-4:]) + b"\n")
-            growing.flush()
-            assert number < 10_000
 
 
 def test_nothing_in_a_recording_is_taken_for_a_process():
@@ -163,21 +144,6 @@ def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
         recording.find_recording(str(path))
 
 
-def test_a_plan_whose_texts_fill_screens_is_refused(tmp_path, parts):
-    """Commands show them in a line, and no recipe has such ones."""
-    told = json.loads(parts[RUN_PART])
-    told["plan"]["title"] = "A" * 200_000
-    path = packed(tmp_path / "a.zip", parts | {RUN_PART: json.dumps(told).encode()})
-    with pytest.raises(UsageError, match="not a recording"):
-        recording.find_recording(str(path))
-
-
-def test_json_without_an_end_is_refused(tmp_path, parts):
-    path = packed(tmp_path / "a.zip", parts | {RUN_PART: b"[" * 500_000})
-    with pytest.raises(UsageError, match="not a recording"):
-        recording.find_recording(str(path))
-
-
 def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts, snapshot):
     path = packed(tmp_path / "a.zip", parts)
     whole = list(recording.find_recording(str(path)).events())
@@ -224,20 +190,6 @@ def test_an_event_that_cannot_be_is_left_out(tmp_path, parts, event):
     known = [one for one in found.events() if one.__struct_config__.tag == event["event"]]
     assert len(known) == (event["event"] == "counters")
     assert folded(found.events()).readings[-1].counters.generated == 5
-
-
-def test_an_event_nested_without_end_is_left_out():
-    assert decode_recorded(b'{"event":"stopping","at":1,"x":' + b"[" * 200_000) is None
-
-
-def test_speeds_of_next_to_nothing_make_no_cycle(tmp_path, parts):
-    speeds = [{"event": "request", "kind": "x", "steps": 1e-320, "accepted": 9e14, "decode_tok_s": speed}
-              for speed in (1e-320, 9e14) * 30]  # fmt: skip
-    state = folded(
-        recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, *speeds)))).events()
-    )
-    assert state.finished.cycle is None
-    assert {request.acceptance_length for request in state.finished.requests} == {None}
 
 
 def test_a_run_of_this_machine_is_found_by_its_name(parts):
@@ -350,8 +302,3 @@ def test_reading_stops_when_its_time_is_up(clock):
         assert len(some) <= 32
         count += len(some)
     assert count == len(list(player.recording.events()))
-
-
-def test_lines_of_a_recording_are_read_whole(tmp_path, parts):
-    found = recording.find_recording(str(packed(tmp_path / "a.zip", parts | {LOG_PART: b"first\nlast without an end"})))
-    assert [event.text for event in found.events() if isinstance(event, LogLine)] == ["first", "last without an end"]

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from dflash_tui.events import Activity, Foreign, GpuLoad, decode_recorded, encode
+from dflash_tui.events import Activity, Foreign, GpuLoad
 from dflash_tui.machine.gpus import Gpu, GpuProcess
 from dflash_tui.monitoring import sampler
 from dflash_tui.monitoring.sampler import has_load_changed, read_gpu_loads
@@ -62,12 +62,6 @@ def test_the_processors_and_threads_of_processes_are_seen():
         finally:
             process.kill()
     assert sampler.measure_processor_use(members) == (0.0, 0, 0)
-
-
-def test_a_sample_survives_the_file():
-    """It is written and read back as a line of samples.jsonl."""
-    sample = Activity(1.5, 12.25, 4096, 77)
-    assert decode_recorded(encode(sample)) == sample
 
 
 PID = str(psutil.Process().pid)

@@ -30,13 +30,10 @@ def test_a_measure_that_every_start_shows():
     ("measures", "phases", "earlier"),
     [
         ((), {ENGINE: 1.0}, [start(1, engine=18)]),  # it has none
-        (("fork",), {}, [start(1, engine=18)]),  # the phase is not over
-        (("fork",), {ENGINE: 1.0}, []),  # nobody knows
         (("fork",), {ENGINE: 1.0}, [start(1, "fork", engine=18)]),  # nobody knows it without
         (("fork",), {ENGINE: 5.0}, [start(1, engine=18), start(2, engine=4)]),  # a start without it was as quick
         (("fork",), {ENGINE: 1.0}, [start(1, engine=18), start(2, "fork", engine=20)]),  # one with it was not
         (("fork",), {ENGINE: 1.0}, [start(1, engine=1.5)]),  # less than a second is nothing
-        (("warm-up",), {ENGINE: 1.0}, [start(1, engine=18)]),  # it shortens no phase
     ],
 )
 def test_what_history_does_not_show_is_not_said(measures, phases, earlier):

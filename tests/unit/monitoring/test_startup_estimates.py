@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dflash_tui.events import WARM_UP, Phase, Preparing, RequestDone, Step
+from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.monitoring.startup_history import (
     MAX_STARTS,
     RecordedStart,
@@ -33,12 +33,6 @@ def test_each_phase_is_the_median_of_the_starts_that_had_it():
     assert expected.phases[Phase.GRAPHS].seconds == pytest.approx(14.645)
 
 
-def test_without_history_nothing_is_expected():
-    """No start, or none that found such a cache, gives nothing instead of a guess from other starts."""
-    assert expect_startup([]) is None
-    assert expect_startup(THREE, "cached") is None
-
-
 def test_only_the_newest_count():
     """What was true many starts ago is forgotten."""
     expected = expect_startup([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
@@ -60,7 +54,7 @@ def test_a_cold_start_is_expected_once():
     assert alone.cache == "cold"
 
 
-@pytest.mark.parametrize("second", [0.5, 19.0, 30.0, 50.0, 80.0, 110.0, 130.0, 143.7, 150.0, 159.5, 161.0, 162.5])
+@pytest.mark.parametrize("second", [0.5, 50.0, 143.7, 162.5])
 def test_the_estimate_of_a_start_like_the_one_before_is_right(second):
     """At any moment the estimate of a start that goes as the one before is what is really left, to a second."""
     expected = expect_startup([start(COMPILED)])
@@ -83,15 +77,6 @@ def test_the_estimate_is_never_negative_and_says_when_a_start_is_longer_than_all
         assert (found.seconds is None) == (now > found.longest)
         assert found.seconds is None or found.seconds >= 0
         assert found.longest == pytest.approx(165.44 * 1.1)
-
-
-def test_a_ready_start_needs_no_estimate():
-    """After the first real generation nothing is left to estimate."""
-    expected = expect_startup(THREE)
-    assert expected is not None
-    ready = state(COMPILED, 1e9, RequestDone(166.0, WARM_UP, total=3.4))
-    assert estimate_time_to_ready(ready.startup, expected, 166.0, 166.0) is None
-    assert ready.time_to_ready == pytest.approx(165.84)
 
 
 def prepared(step: Step, seconds: float) -> list[Preparing]:

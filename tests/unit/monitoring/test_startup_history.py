@@ -136,7 +136,7 @@ def test_the_command_compares_modes_and_caches(folders, capsys):
     leave(eager, "r0", recordings.raw("cpu-vllm-0.32.0/dflash"), BEGAN - 360.0)  # its stamps begin at 01:18
     leave(compiled, "r1", recordings.raw(COLD), BEGAN)
     leave(compiled, "r2", recordings.raw(AGAIN), BEGAN + 100)
-    assert main(["history", "demo-cpu"]) == 0
+    assert main(["runs", "history", "demo-cpu"]) == 0
     told = capsys.readouterr().out
     rows = {line.split()[0]: line for line in told.splitlines() if line}
     assert all(word in rows["r1"] for word in ("compile", "cold", "1:28", "2.5 s", "1:30"))
@@ -148,11 +148,11 @@ def test_the_command_compares_modes_and_caches(folders, capsys):
 
 def test_the_command_as_json_and_its_errors(folders, capsys):
     """As JSON one object per start; a recipe without a start is an error that says which there are."""
-    assert main(["history"]) == 0
+    assert main(["runs", "history"]) == 0
     assert "no server has started" in capsys.readouterr().err
     leave(a_plan(), "r1", recordings.raw(COLD))
-    assert main(["history", "--json"]) == 0
+    assert main(["runs", "history", "--json"]) == 0
     [start] = map(json.loads, capsys.readouterr().out.splitlines())
     assert (start["run"], start["cache"], start["phases"]["weights"]) == ("r1", "cold", 1.0)
-    assert main(["history", "demo"]) == 2
+    assert main(["runs", "history", "demo"]) == 2
     assert "recorded: demo-cpu" in capsys.readouterr().err

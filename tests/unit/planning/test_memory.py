@@ -10,7 +10,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory
 from dflash_tui.planning.kv_cache import read_model_shape
-from dflash_tui.planning.memory import GIB, GpuMemory, MemoryEstimate, measure_vision_encoder
+from dflash_tui.planning.memory import GIB, GpuMemory, LocalModel, MemoryEstimate, measure_vision_encoder
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -150,7 +150,7 @@ def test_files_on_this_machine_win_over_the_recipe():
     found = gemma()
     model = replace(SMALL, max_position_embeddings=4096)
     here = memory.estimate_memory(
-        found, H200, mode=Mode.EAGER, tokens=15, target=model, target_bytes=10**9, drafter_bytes=10**8
+        found, H200, mode=Mode.EAGER, tokens=15, models=[LocalModel(model, 10**9), LocalModel(None, 10**8)]
     )
     assert [(part.name, part.size, part.source) for part in here.shares[:2]] == [
         ("weights", 10**9, "files"),
@@ -158,7 +158,9 @@ def test_files_on_this_machine_win_over_the_recipe():
     ]
     assert share(here, "activations") == int(0.8 * GIB) + 7 * 1024 * 1000 * 4 + 16384 * 512 * 34
     quantized = replace(found, weights_gb=30.0)
-    shares = memory.estimate_memory(quantized, H200, mode=Mode.EAGER, tokens=15, target_bytes=10**9).shares
+    shares = memory.estimate_memory(
+        quantized, H200, mode=Mode.EAGER, tokens=15, models=[LocalModel(None, 10**9)]
+    ).shares
     assert (shares[0].size, shares[0].source) == (30 * 10**9, "recipe")
 
 
@@ -185,7 +187,9 @@ def test_eight_bits_halve_the_cache():
 def test_states_of_mamba_are_as_wide_as_their_flag_says():
     model = replace(SMALL, layers_block_type=("mamba",) * 8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16)
     needed = [
-        memory.estimate_memory(gemma(**flags), H200, mode=Mode.EAGER, tokens=0, target=model).kv_needed
+        memory.estimate_memory(
+            gemma(**flags), H200, mode=Mode.EAGER, tokens=0, models=[LocalModel(model, None)]
+        ).kv_needed
         for flags in ({}, {"mamba-ssm-cache-dtype": "float16"})
     ]
     assert needed == [8 * 2 * 4 * 8 * 16 * 4, 8 * 2 * 4 * 8 * 16 * 2]

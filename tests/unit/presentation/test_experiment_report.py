@@ -7,13 +7,13 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.gfm_autolink import gfm_autolink_plugin
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.stats import Ratio
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
+from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.presentation import experiment_report, verdict_text
 from dflash_tui.presentation import experiment_report as tables
-from dflash_tui.presentation.report import Interval, Intervals, Table, escape_text, lay_out
+from dflash_tui.presentation.report import Interval, Intervals, Table, escape_text, lay_out, to_terminal
 from tests.support import boot_factories
 from tests.support.boot_factories import modes
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
@@ -48,10 +48,10 @@ def test_posted_report_fits_on_a_screen(snapshot):
 def test_three_lines_come_first(snapshot):
     """The answer in words, two figures, what to do next; the statistics are behind `details`."""
     for speeds in ((10.0, 18.5), (10.0, 10.05)):
-        lines = experiment_report.format_report(a_report(speeds)).splitlines()
+        lines = to_terminal(experiment_report.build_report(a_report(speeds))).splitlines()
         assert lines[:3] == snapshot
         assert not any(word in line for line in lines for word in ("Welch", "CV ", "drift"))
-    assert "Welch" in experiment_report.format_report(a_report(), details=True)
+    assert "Welch" in to_terminal(experiment_report.build_report(a_report(), details=True))
 
 
 @pytest.mark.parametrize(("others", "cause"), [(0.0, "boots of eager spread by"), (1.5, "other processes kept")])
@@ -62,7 +62,7 @@ def test_noise_is_told_with_its_cause(others, cause):
         replace(boot, others=others * (boot.number % 2))
         for boot in boot_factories.boots(design, [10.0, 90.0, 30.0, 40.0])
     ]
-    said = experiment_report.format_report(verdict.build_report(design, made))
+    said = to_terminal(experiment_report.build_report(verdict.build_report(design, made)))
     first, second, third, *_ = said.splitlines()
     assert "too noisy" in first
     assert cause in second
@@ -80,7 +80,7 @@ def test_the_share_that_tokens_are_drawn_from_is_told():
 def test_the_rule_and_its_figures_are_stated():
     """The test with t and its degrees of freedom, and the variation of each arm."""
     report = a_report()
-    said = experiment_report.format_report(report, details=True)
+    said = to_terminal(experiment_report.build_report(report, details=True))
     (one,) = report.comparisons
     assert one.test is not None
     (line,) = (line for line in said.splitlines() if "Welch" in line)

@@ -10,6 +10,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.presentation import experiment_report, verdict_text
 from dflash_tui.presentation.experiment_report import ABOUT_RATIOS
+from dflash_tui.presentation.report import to_terminal
 from tests.support.boot_factories import KINDS, boot, boots, design, modes, plan, request
 
 SPEEDS = [10.0, 20.0, 20.1, 10.1]
@@ -53,7 +54,7 @@ def test_random_weights_are_marked_once():
     synthetic = "random weights, synthetic acceptance length 7.8"
     of = modes(synthetic=synthetic)
     report = verdict.build_report(of, boots(of, [10.0, 12.0, 12.1, 10.1]))
-    assert experiment_report.format_report(report).count("random weights") == 1
+    assert to_terminal(experiment_report.build_report(report)).count("random weights") == 1
 
 
 def started(cold: float, speeds: Sequence[float]) -> tuple[str, ...]:
@@ -145,6 +146,6 @@ def test_a_prompt_that_alone_turns_the_verdict_is_named(slow, snapshot):
 def test_why_ratios_are_not_quotients_of_medians_is_under_them():
     """In the details, where prompts are compared at all."""
     report = one_slow_prompt(0.03)
-    assert ABOUT_RATIOS in experiment_report.format_report(report, details=True)
+    assert ABOUT_RATIOS in to_terminal(experiment_report.build_report(report, details=True))
     alone = msgspec.structs.replace(report, comparisons=())
-    assert ABOUT_RATIOS not in experiment_report.format_report(alone, details=True)
+    assert ABOUT_RATIOS not in to_terminal(experiment_report.build_report(alone, details=True))

@@ -66,7 +66,6 @@ def resting(counted: Counters, start: int, end: int) -> list[AnyEvent]:
             "DFlash draft attention (A) does not support full CUDA graphs; running the draft eagerly.",
             "drafter",
         ),
-        ("graphs", "Graph capturing finished in 6 secs, took 0.09 GiB", ""),
         ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", ""),
     ],
 )
@@ -79,13 +78,7 @@ def test_graphs_that_vllm_dropped_are_an_alarm(mode, line, what):
 
 @pytest.mark.parametrize(
     ("hardware", "arguments", "is_raised"),
-    [
-        ("gb10", "{'max_model_len': 4096}", True),
-        ("rtx-5090", "{}", True),
-        ("", "{}", True),  # nobody knows the GPU
-        ("gb10", "{'moe_backend': 'marlin'}", False),
-        ("h100", "{}", False),  # it has no arithmetic on FP4
-    ],
+    [("gb10", "{'max_model_len': 4096}", True), ("gb10", "{'moe_backend': 'marlin'}", False), ("h100", "{}", False)],
 )
 def test_marlin_that_nobody_asked_for(hardware, arguments, is_raised):
     """The weights are in FP4 and the GPU has FP4: its own kernels were meant."""
@@ -139,14 +132,7 @@ def test_a_suspended_process_is_a_hang_at_once():
 
 @pytest.mark.parametrize(
     ("state", "age", "raises"),
-    [
-        (RankState.RUNNING, 5, False),
-        (RankState.RUNNING, 30, True),  # its keeper is gone
-        (RankState.SUSPENDED, 1, True),
-        (RankState.LOST, 1, True),
-        (RankState.ENDED, 1, True),
-        (RankState.STOPPED, 1, False),
-    ],
+    [(RankState.RUNNING, 5, False), (RankState.RUNNING, 30, True), (RankState.SUSPENDED, 1, True)],
 )
 def test_a_rank_on_another_host_that_does_not_work(state, age, raises):
     """Rank 0 says that it is healthy for as long as nobody asks it."""
@@ -193,14 +179,7 @@ STUCK = resting(counters(990.0, running=1), 100, 200)
 @pytest.mark.parametrize("on_gpu", [True, False])
 @pytest.mark.parametrize(
     ("near", "far", "named"),
-    [
-        (1.0, 0.0, "rank 1 on spark-b"),
-        (0.0, 1.0, "rank 0"),
-        (0.02, 0.03, "no rank"),
-        (0.99, 0.96, ""),  # a long prompt
-        (0.3, 0.0, ""),  # between: nobody knows
-        (1.0, None, ""),
-    ],
+    [(1.0, 0.0, "rank 1 on spark-b"), (0.0, 1.0, "rank 0"), (0.02, 0.03, "no rank"), (0.99, 0.96, "")],
 )
 def test_half_a_server_is_named_after_ten_seconds(near, far, named, on_gpu):
     """The general alarm, which names nobody, comes after a minute."""
@@ -217,11 +196,7 @@ def test_half_a_server_is_named_after_ten_seconds(near, far, named, on_gpu):
 
 @pytest.mark.parametrize(
     "event",
-    [
-        RankSampled(109.0, 1, "spark-b", RankState.SUSPENDED, 105.0, "2 of its processes"),
-        RankSampled(109.0, 1, "spark-b", RankState.LOST, 105.0, "nothing heard for 5 s"),
-        Suspended(109.0, (4711,)),
-    ],
+    [RankSampled(109.0, 1, "spark-b", RankState.SUSPENDED, 105.0, "2 of its processes"), Suspended(109.0, (4711,))],
 )
 def test_a_rank_that_is_named_already_is_named_once(event):
     state = folded(*working(0, 100), *STUCK[:2], *near_samples(1.0, end=110), *rank_samples(0.0, end=109), event)
@@ -245,11 +220,9 @@ def test_a_load_that_changed_a_moment_ago_is_waited_for():
     ("near", "far", "roce", "hosts"),
     [
         ("Socket", "Socket", "rocep1s0f1", ["this machine", "spark-b"]),
-        ("IB", "Socket", "rocep1s0f1", ["spark-b"]),
         ("Socket", "", "any device", ["this machine"]),
         ("IB", "IB", "rocep1s0f1", []),
-        ("", "", "rocep1s0f1", []),  # NCCL has not said anything yet
-        ("Socket", "Socket", "", []),  # there is nothing else
+        ("Socket", "Socket", "", []),
     ],
 )
 def test_sockets_where_roce_was_found_or_asked_for(near, far, roce, hosts):
@@ -317,7 +290,7 @@ def test_tokens_without_drafts_mean_that_speculation_is_off(drafted, snapshot):
     assert "speculation" not in raised(folded(*(plain(at, 20.0 * at) for at in range(100))), 99.0)
 
 
-@pytest.mark.parametrize(("method", "raises"), [("dflash", True), ("mtp", True), ("ngram", False), ("suffix", False)])
+@pytest.mark.parametrize(("method", "raises"), [("dflash", True), ("ngram", False)])
 def test_what_drafts_from_the_text_may_draft_seldom(method, raises):
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=5, method=method))
@@ -343,7 +316,6 @@ HOT = GpuLoad(0, 90.0, 95.0, 1500, 3000, 88, throttle=("thermal (hardware)",), f
         (HOT, "GPU 0: thermal (hardware), 1500 of 3000 MHz, 88 °C"),
         (GpuLoad(1, clock_mhz=1500, clock_max_mhz=3000, throttle=("power cap",)), "GPU 1: power cap"),
         (GpuLoad(0, clock_mhz=2900, clock_max_mhz=3000, throttle=("power cap", "sync boost")), ""),
-        (GpuLoad(0, throttle=None), ""),
     ],
 )
 def test_a_throttled_gpu(load, told):

@@ -2,12 +2,10 @@
 
 import math
 from itertools import pairwise
-from typing import Any
 
-import msgspec
 import pytest
 
-from dflash_tui.events import Counters, Histogram, LatenciesSampled, LogLine
+from dflash_tui.events import Counters, Histogram, LatenciesSampled
 from dflash_tui.run_state.series import (
     DENSE_SECONDS,
     MAX_AGE,
@@ -17,7 +15,6 @@ from dflash_tui.run_state.series import (
     ThinnedSeries,
 )
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.log_reader import LogReader
 from dflash_tui.vllm_output.metrics import estimate_quantile, subtract_histograms
 from tests.support import recordings
 from tests.support.recorded_load import HOUR, load
@@ -113,29 +110,6 @@ def test_a_window_is_exact_from_a_reading_and_known_to_a_second_between_two():
     assert cut.acceptance != pytest.approx(182 / 469, rel=0.001)
 
 
-def test_a_position_that_is_not_known_stays_so_between_two_readings():
-    series = CounterSeries()
-    series.add(0.0, Counters(0.0, steps=0.0, per_position=(0.0, None, 0.0)))
-    series.add(2.0, Counters(8.0, steps=2.0, per_position=(2.0, 1.0, 1.0)))
-    found = series.between(0.0, 1.0)
-    assert found is not None
-    assert found.per_position == (1.0, None, 0.5)
-
-
-def test_no_field_is_lost_between_two_readings():
-    """What has not moved is the same between them, also a counter that was added later."""
-    values: list[Any] = [3 if kind is not tuple else (3.0,) for kind in map(_kind, msgspec.structs.fields(Counters))]
-    full = Counters(*values)
-    track = CounterSeries()
-    track.add(0.0, full)
-    track.add(1.0, msgspec.structs.replace(full))
-    assert track.at(0.5) == full
-
-
-def _kind(field: msgspec.structs.FieldInfo) -> type:
-    return type(field.default) if field.default is not msgspec.NODEFAULT else float
-
-
 def test_columns_stand_still_between_their_bounds():
     """While a column has not passed, those before it do not move, whatever the time within it."""
     track = CounterSeries()
@@ -228,16 +202,6 @@ def test_histograms_are_those_of_the_body(name):
     assert found.counters.finished == sum(found.tpot.counts)
     assert found.counters.finished_tokens > 0
     assert found.counters.decode_seconds > 0
-
-
-def test_levels_and_files_of_lines_are_held_once():
-    """Thousands of lines share the few names in them."""
-    reader = LogReader(0.0, 0.0)
-    stamped = [f"INFO 01-01 00:00:{second:02} [loggers.py:310] a line\n" for second in range(60)]
-    found = [event for line in stamped for event in reader.feed(line.encode()) if isinstance(event, LogLine)]
-    assert len(found) == 60
-    assert {line.source for line in found} == {"loggers.py"}
-    assert len({id(line.source) for line in found}) == len({id(line.level) for line in found}) == 1
 
 
 def test_a_second_day_of_samples_takes_no_more_than_the_first():

@@ -25,12 +25,10 @@ def runs(folders):
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        (FIRST, FIRST),
         (SECOND, SECOND),
         ("toy", SECOND),
         ("20261121-0124", OTHER),
         ("20261121-012400-toy-", SECOND),
-        ("20261121-0125", OTHER),
         (None, OTHER),
     ],
 )

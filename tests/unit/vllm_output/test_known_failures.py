@@ -17,7 +17,6 @@ from dflash_tui.vllm_output.known_failures import (
     explain_failure,
     find_root_cause,
     list_plain_texts,
-    list_symptoms,
     load_known_failures,
     recognize_failure,
 )
@@ -79,14 +78,9 @@ def problems(prefix: str, message: str, frames: tuple[str, ...]) -> list[Problem
     return [event for event in LogReader(0.0, 0.0).feed("\n".join(lines).encode()) if isinstance(event, Problem)]
 
 
-@pytest.mark.parametrize("line", ["", "all is well", "ValueError: something that nobody has seen"])
-def test_another_line_shows_none(line):
+def test_another_line_shows_none():
+    line = "ValueError: something that nobody has seen"
     assert (explain_failure(line), recognize_failure(line)) == (None, "")
-
-
-def test_a_kind_is_a_symptom_or_none():
-    """What is dropped as a symptom is dropped by its kind."""
-    assert list_symptoms().isdisjoint(row.kind for row in ROWS if row.role is not Role.SYMPTOM)
 
 
 def test_the_numbers_of_a_message_are_in_cause_and_fix():
@@ -104,14 +98,10 @@ def test_the_numbers_of_a_message_are_in_cause_and_fix():
 @pytest.mark.parametrize(
     ("pattern", "texts"),
     [
-        ("out of memory", ("out of memory",)),
         (r"^a\.bcd?e+f", ("a.bc",)),
-        (r"(?:gcc|clang).*not found", (" not found"[1:],)),
         (r"(?:one|other) x", ("one", "other")),
         (r"abc|\d\d", ("abc", "")),
-        (r"x{3}[abc]+(?P<n>\d+)", ("",)),
         (r"(?!never)after", ("after",)),
-        (r"nvcc +: Unsupported", (": Unsupported",)),
     ],
 )
 def test_the_plain_text_of_a_pattern(pattern, texts):
@@ -124,8 +114,6 @@ def test_the_plain_text_of_a_pattern(pattern, texts):
     [
         ("{kind: x, signs: [{sign: '\\d+', line: '1'}], cause: a, fix: b}", "signs[0]"),
         ("{kind: x, signs: [{sign: abc, line: abc}]}", "failures[0]"),
-        ("{kind: x, signs: [{sign: abc, line: abc}], cause: a, fix: b, role: symptom}", "failures[0]"),
-        ("{kind: x, signs: [{sign: abc, line: abc}], cause: a, fix: b, releases: newer}", "failures[0]"),
         ("{kind: x, signs: [{sign: abc, line: abc}], cause: a, fix: b, hardware: [gb11]}", "hardware[0]"),
     ],
 )

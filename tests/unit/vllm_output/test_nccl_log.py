@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from dflash_tui.events import Noted, Problem
-from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, NetworkReader, describe_network, is_information
+from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, NetworkReader, is_information
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.recordings import RUNS
 
@@ -35,17 +35,11 @@ DOES_WITHOUT = (
     ("line", "network"),
     [
         ("a:1:1 [0] NCCL INFO Using network IB", "IB"),
-        ("a:1:1 [0] NCCL INFO Using network Socket", "Socket"),
-        ("a:1:1 [0] NCCL INFO Using network AWS Libfabric", "AWS Libfabric"),
         ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0", "Socket"),
         ("[2026-11-24 01:02:03] a:1:1 [0] NCCL INFO Channel 11/1 : 0[0] -> 1[0] [send] via NET/IB/3(1)/GDRDMA", "IB"),
         ("a:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM", "P2P"),
-        ("a:1:1 [0] NCCL INFO Channel 02 : 0[0] -> 1[1] via SHM/direct/direct", "SHM"),
-        ("a:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>", ""),  # it is looked at, too, where IB is taken
-        ("a:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f1:1/RoCE", ""),
-        ("a:1:1 [0] NCCL INFO Using network " + "x" * 99, ""),
+        ("a:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>", ""),
         ("INFO 11-24 01:00:00 [x.py:1] Using network Socket", ""),
-        ("", ""),
     ],
 )
 def test_what_a_line_says(line, network):
@@ -56,11 +50,7 @@ def test_what_a_line_says(line, network):
 
 @pytest.mark.parametrize(
     ("lines", "network"),
-    [
-        (["Using network Socket", WITHIN], "P2P"),  # two GPUs of one H200 machine: no socket is used
-        ([WITHIN, "Using network Socket"], "P2P"),  # the next communicator
-        (["Using network IB", WITHIN, ACROSS, WITHIN], "IB"),  # two GPUs on each of two hosts
-    ],
+    [([WITHIN, "Using network Socket"], "P2P"), (["Using network IB", WITHIN, ACROSS, WITHIN], "IB")],
 )
 def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
     reader = NetworkReader()
@@ -71,15 +61,7 @@ def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
 
 @pytest.mark.parametrize(
     ("line", "informs"),
-    [
-        (DOES_WITHOUT, True),
-        (DOES_WITHOUT.replace("INFO", "WARN"), False),
-        (
-            "vm:19:19 [0] NCCL INFO Chan(Worker pid=9) ERROR 11-24 [x.py:1] ImportError: a.so: undefined symbol: b",
-            False,
-        ),
-        ("ImportError: vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit", False),
-    ],
+    [(DOES_WITHOUT, True), ("ImportError: vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit", False)],
 )
 def test_what_nccl_looked_for_and_does_without_is_no_failure(line, informs):
     """As on an H200 with an older libmlx5, whose healthy server was said to be built for another torch."""
@@ -88,7 +70,7 @@ def test_what_nccl_looked_for_and_does_without_is_no_failure(line, informs):
     assert bool(problems) is not informs
 
 
-@pytest.mark.parametrize(("log", "network"), [(ROCE, "IB"), (SOCKETS, "Socket"), ("", ""), (ROCE + SOCKETS, "Socket")])
+@pytest.mark.parametrize(("log", "network"), [(ROCE, "IB"), (ROCE + SOCKETS, "Socket")])
 def test_a_log_that_comes_in_pieces(log, network):
     """Also byte by byte, as a connection may give it."""
     for size in (1, 7, 4096):
@@ -103,14 +85,6 @@ def test_a_line_that_another_writer_has_cut_is_made_up_for_by_others():
     reader = NetworkReader()
     reader.feed(SOCKETS.replace("network Socket", "netINFO 11-24 01:00:00 [x.py:1] loading\nwork Socket").encode())
     assert reader.network == "Socket"
-
-
-def test_lines_without_end_and_what_is_no_text_say_nothing():
-    reader = NetworkReader()
-    for _ in range(2000):
-        reader.feed(b"NCCL INFO Using network Socket" + b"\xff" * 1000)
-    reader.feed(b"\nNCCL INFO Using network \x1b[31m\n")
-    assert reader.network == ""
 
 
 @pytest.mark.parametrize(("log", "networks"), [(ROCE, ["IB"]), (ROCE + SOCKETS, ["IB", "Socket"])])
@@ -131,9 +105,3 @@ def test_a_healthy_server_over_two_gpus():
         "P2P",
     ]
     assert not [event.text for event in events if isinstance(event, Problem) and "NCCL" in event.text]
-
-
-def test_words_of_users():
-    assert [describe_network(name) for name in ("IB", "Socket", "P2P", "AWS Libfabric", "")] == [
-        "RoCE", "sockets", "GPU to GPU", "AWS Libfabric", "",
-    ]  # fmt: skip

@@ -51,7 +51,7 @@ def test_a_published_command_keeps_all_its_flags(entry, tmp_path):
 @pytest.mark.parametrize("method", ["ngram", "unknown"])
 def test_a_value_that_is_nested_deeper_than_a_recipe_may_be_stays_text(method):
     """Python could not write it, at some depths not even read it: 14 levels are kept."""
-    for depth in (14, 15, *range(400, 1000, 7), *range(970, 1000)):
+    for depth in (14, 15, 400, 990):
         deep = "{" + '"x":{' * (depth - 1) + "}" * depth
         speculation = f'{{"method":"{method}","x":{deep}}}'
         made = imported(f"vllm serve a/B --hf-overrides '{deep}' --speculative-config '{speculation}'")
@@ -64,7 +64,7 @@ SAME = {"max-num-seqs": 8}
 WRITTEN: dict[str, dict[str, Any]] = {
     SERVE: SAME,
     "VLLM_X=1 /opt/bin/vllm serve a/B --max-num-seqs=8 | tee log": SAME,
-    "vllm serve --trust-remote-code a/B -tp 2 -O3": {"trust-remote-code": True, "tensor-parallel-size": 2,
+    "vllm serve a/B --trust-remote-code -tp 2 -O3": {"trust-remote-code": True, "tensor-parallel-size": 2,
                                                      "optimization-level": 3},
     "vllm serve a/B --no-enable-prefix-caching --seed -1": {"enable-prefix-caching": False, "seed": -1},
     "vllm serve a/B --x 007 --y 0.80 --z 1e3": {"x": "007", "y": "0.80", "z": "1e3"},
@@ -124,6 +124,7 @@ REFUSED = {
     "nothing": "",
     "quotes": "vllm serve 'a/B",
     "no model": "vllm serve --max-num-seqs 8",
+    "a model behind a flag": "vllm serve --trust-remote-code a/B",
     "a variable": "vllm serve $MODEL",
     "no drafts": """vllm serve a/B -sc '{"method": "dflash", "model": "z/X"}'""",
     "a container": "docker run image vllm serve a/B",

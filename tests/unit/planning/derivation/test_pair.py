@@ -12,7 +12,6 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import (
     DerivedPair,
-    build_layers,
     derive_pair,
     load_architectures,
     write_recipe_text,
@@ -267,7 +266,7 @@ NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
     ],
 )  # fmt: skip
 def test_a_class_of_machine_has_the_flags_of_its_published_commands(target, drafter, on_gb10, on_5090):
-    layers = build_layers([*derived(target, drafter).class_rules])
+    layers = derived(target, drafter).hardware
     assert (layers.get("gb10"), layers.get("rtx-5090")) == (on_gb10, on_5090)
     assert (layers.get("rtx-5090-laptop"), layers.get("b200")) == (on_5090, None)
     is_unpacked = "nvfp4" in str(target).lower()

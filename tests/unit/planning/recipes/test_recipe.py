@@ -195,8 +195,6 @@ MISTAKES = [
     ("max-model-len: 8192", """hf-overrides: '{"api_key": "x"}'""", "flags.hf-overrides", "api_key looks"),
     ("  attention_backend: flash_attn", "  auth_token: x", "speculation.auth_token", "export AUTH_TOKEN"),
     ("  model: owner/target", "  model: https://me:x@host/model", "target.model", "looks like a secret"),
-    ("  - Slow above", "  - hf_aBaBaBaBaBaBaBaBaB above", "warnings[0]", "looks like a secret"),
-    ("    title: newest", "    title: https://me:x@host", "profiles.stock.title", "looks like a secret"),
     (
         "  model: owner/target",
         "  model: owner/target\n  revision: hf_aBaBaBaBaBaBaBaBaB",

@@ -527,23 +527,3 @@ def test_what_cannot_start_can_be_mended_as_its_reason_says():
 
     assert trust() is trust(max_model_len=8192) is Status.BROKEN
     assert trust(kv_cache_dtype=None) is Status.EXPERIMENTAL
-
-
-@pytest.mark.parametrize("hardware", [None, *Hardware])
-def test_a_list_says_of_a_recipe_what_a_launch_would_be(hardware):
-    recipes = [recipe_loader.load_recipe(path) for path in recipe_loader.list_shipped_files().values()]
-    assert len(recipes) > 10
-    for recipe in recipes:
-        resolved = resolve_recipe(recipe, hardware)
-        launched = (resolved.standing, resolved.num_speculative_tokens, resolved.engine.vllm)
-        assert resolution.outline_recipe(recipe, hardware) == launched
-
-
-def test_a_list_refuses_what_a_launch_would_refuse():
-    alone = replace(RECIPE, profiles={}, hardware={}, variants={})
-    for recipe in (alone, replace(alone, engine=EngineSpec("0.33.0"), drafter=None)):
-        with pytest.raises(UsageError) as of_launch:
-            resolve_recipe(recipe)
-        with pytest.raises(UsageError) as of_list:
-            resolution.outline_recipe(recipe)
-        assert str(of_list.value) == str(of_launch.value)

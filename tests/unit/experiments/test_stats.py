@@ -1,15 +1,14 @@
 """The numerics of an A/B against published tables and worked examples."""
 
 import math
-import random
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from dflash_tui.benchmark.stats import (
+from dflash_tui.experiments.analysis.stats import (
     CLOSEST_OF_TWO,
-    ONE_TEXT,
     SWING,
     UNSEEN,
     ArmDifference,
@@ -36,6 +35,13 @@ def boot(*speeds: float | list[float]) -> BootLogs:
     return BootLogs({PromptCell(f"p{i}"): [math.log(speed) for speed in speeds] for i, speeds in enumerate(each)})
 
 
+def compared(arms: Sequence[Sequence[BootLogs]], a: int = 0, b: int = 1, **how: Any) -> ArmDifference:
+    """How far two arms that share a prompt are apart."""
+    found = compare_arms(arms, a, b, **how)
+    assert found
+    return found
+
+
 @pytest.mark.parametrize(("level", "values"), TABLE)
 def test_students_t_is_that_of_the_tables(level, values):
     """Every quantile agrees with the published table to its last digit."""
@@ -51,16 +57,14 @@ def test_many_degrees_of_freedom_are_the_normal_distribution():
 def test_each_arm_has_its_own_spread():
     """Welch's two samples: a tight arm is not believed to be as loose as the other, nor the other as tight."""
     arms = [[boot(10.0), boot(10.5)], [boot(12.0), boot(12.6)]]
-    found = compare_arms(arms, 0, 1)
-    assert found is not None
+    found = compared(arms)
     spreads = [math.log(1.05) ** 2 / 2, math.log(1.05) ** 2 / 2]
     assert found.error == pytest.approx(math.sqrt(spreads[0] / 2 + spreads[1] / 2))
     assert found.df == pytest.approx(2)
     ratio = found.ratio()
     assert ratio.ratio == pytest.approx(1.2)
     assert math.log(ratio.high / ratio.ratio) == pytest.approx(4.3027 * found.error, rel=1e-4)
-    unlike = compare_arms([[boot(10.0), boot(13.0)], [boot(12.0), boot(12.4)]], 0, 1)
-    assert unlike is not None
+    unlike = compared([[boot(10.0), boot(13.0)], [boot(12.0), boot(12.4)]])
     spreads = [math.log(1.3) ** 2 / 2 / 2, math.log(12.4 / 12) ** 2 / 2 / 2]
     assert unlike.error == pytest.approx(math.sqrt(sum(spreads)))
     assert unlike.df == pytest.approx(sum(spreads) ** 2 / sum(spread**2 for spread in spreads))
@@ -100,10 +104,8 @@ def drifting(
 def test_a_drift_over_the_boots_is_taken_out_from_three_boots_on():
     """Of six boots that lose 1.5 % each the arms still differ by what they do, and by the residuals of one line."""
     noise = [0.01, -0.01, 0.0, 0.005, -0.01, 0.005]
-    found = compare_arms(drifting("ABBAAB", noise, 0.08), 0, 1)
-    same = compare_arms(drifting("ABBAAB", noise, 0.08, [0.0] * 6), 0, 1)
-    assert found is not None
-    assert same is not None
+    found = compared(drifting("ABBAAB", noise, 0.08))
+    same = compared(drifting("ABBAAB", noise, 0.08, [0.0] * 6))
     assert found.log == pytest.approx(same.log)
     assert found.error == pytest.approx(same.error)
     assert found.drift == pytest.approx((same.drift or 0.0) - 0.075)
@@ -115,8 +117,7 @@ def test_a_drift_over_the_boots_is_taken_out_from_three_boots_on():
 def test_the_line_is_the_least_squares_line():
     """Estimate and residuals are those of ordinary least squares on the arm and the place, worked out by hand."""
     noise = [0.02, -0.01, 0.0, 0.01, -0.03, 0.01]
-    found = compare_arms(drifting("ABBAAB", noise, 0.05, [0.0] * 6), 0, 1, closest=0.0)
-    assert found is not None
+    found = compared(drifting("ABBAAB", noise, 0.05, [0.0] * 6), closest=0.0)
     places = {"A": [0, 3, 4], "B": [1, 2, 5]}
     values = {"A": [0.02, 0.01, -0.03], "B": [0.04, 0.05, 0.06]}
     middle = {name: sum(at) / 3 for name, at in places.items()}
@@ -143,18 +144,14 @@ def test_the_line_is_the_least_squares_line():
 @pytest.mark.parametrize("order", ["ABBA", "AAABBB"])
 def test_no_line_where_it_could_not_be_told_from_the_arms(order):
     """Two boots each leave nothing for a line; arms that were measured one after the other have none."""
-    found = compare_arms(
-        drifting(order, [0.01, 0.0, -0.01, 0.0, 0.01, 0.0][: len(order)], drift=DRIFT[: len(order)]), 0, 1
-    )
-    assert found is not None
+    found = compared(drifting(order, [0.01, 0.0, -0.01, 0.0, 0.01, 0.0][: len(order)], drift=DRIFT[: len(order)]), 0, 1)
     assert found.drift is None
 
 
 def test_prompts_that_an_arm_treats_differently_widen_the_interval():
     """Boots that agree to the last digit leave what the prompts disagree in: a paired t over the prompts."""
     arm, other = boot(10.0, 20.0, 40.0), boot(11.0, 24.0, 40.0)
-    found = compare_arms([[arm, arm], [other, other]], 0, 1, closest=0.0)
-    assert found is not None
+    found = compared([[arm, arm], [other, other]], closest=0.0)
     logs = [math.log(1.1), math.log(1.2), 0.0]
     mean = sum(logs) / 3
     assert found.log == pytest.approx(mean)
@@ -167,8 +164,7 @@ def test_boots_and_prompts_add_up():
     prompts = (1.0, 1.02, 0.97, 1.01)
     arm = [boot(*(10.0 * noise * each for each in prompts)) for noise in (1.0, 1.05)]
     other = [boot(*(11.0 * each * each for each in prompts))] * 2
-    found = compare_arms([arm, other], 0, 1)
-    assert found is not None
+    found = compared([arm, other])
     boots = [math.log(1.05) ** 2 / 2 / 2, CLOSEST_OF_TWO**2 / 2]
     of_prompts = statistics.variance(map(math.log, prompts)) / 4
     assert found.error == pytest.approx(math.sqrt(sum(boots) + of_prompts))
@@ -182,13 +178,12 @@ def test_an_arm_that_seems_steady_is_believed_in_part_around_a_line():
     arms: list[list[BootLogs]] = [[], []]
     for place, (arm, noise) in enumerate(zip((0, 1, 1, 0, 0, 1, 1, 0), noises, strict=True)):
         arms[arm].append(BootLogs({PromptCell("only"): [noise]}, place))
-    found = compare_arms(arms, 0, 1)
-    assert found is not None
+    found = compared(arms)
     assert found.drift is not None
     spread = measure_spread(
         [[BootMean(boot.by_prompt[PromptCell("only")][0], boot.place) for boot in arm] for arm in arms]
     )
-    assert spread is not None
+    assert spread
     own, (_, together) = [part.df or 0.0 for part in spread.parts], combine_parts(spread.parts)
     assert together is not None
     assert min(own) + 0.1 < together < sum(own)
@@ -199,56 +194,48 @@ def test_few_prompts_that_happen_to_agree_are_not_believed():
     """Two prompts have two degrees of freedom at most, however many boots there were."""
     ours = [boot(10.0 + each / 10, 20.0 + each / 5) for each in range(8)]
     theirs = [boot(11.0 + each / 10, 22.0 + each / 5) for each in range(8)]
-    found = compare_arms([ours, theirs], 0, 1)
-    assert found is not None
+    found = compared([ours, theirs])
     assert found.df == 2
 
 
 def test_the_noise_of_requests_is_counted_once():
     """Requests that swing within boots move prompts apart, too: that is in the boots' spread already."""
     noisy = [boot(10.0, 11.0, 10.0, 11.5), boot(11.0, 10.0, 11.0, 10.0)]
-    found = compare_arms([noisy, [boot(11.0, 10.0, 11.5, 10.0), boot(10.0, 11.5, 10.0, 11.0)]], 0, 1, closest=0.0)
-    assert found is not None
+    found = compared([noisy, [boot(11.0, 10.0, 11.5, 10.0), boot(10.0, 11.5, 10.0, 11.0)]], closest=0.0)
     means = [sum(map(math.log, speeds)) / 4 for speeds in ((10, 11, 10, 11.5), (11, 10, 11, 10))]
     assert found.error == pytest.approx(abs(means[0] - means[1]) / 2)
 
 
 def test_boots_that_happen_to_agree_are_not_believed():
     """Two boots each that agree to the last digit leave an interval of what boots differ by at least."""
-    found = compare_arms([[boot(10.0), boot(10.0)], [boot(10.3), boot(10.3)]], 0, 1)
-    assert found is not None
+    found = compared([[boot(10.0), boot(10.0)], [boot(10.3), boot(10.3)]])
     assert found.error == pytest.approx(CLOSEST_OF_TWO)
     assert not found.is_shown
 
 
 def test_one_boot_each_is_paired_by_prompt_and_never_surer_than_boots_are():
     """The interval is that of the prompts; less than two boots of one server differ by is never shown."""
-    sure = compare_arms([[boot(10.0, 20.0, 30.0)], [boot(10.8, 21.6, 32.5)]], 0, 1)
-    assert sure is not None
+    sure = compared([[boot(10.0, 20.0, 30.0)], [boot(10.8, 21.6, 32.5)]])
     assert sure.ratio().excludes_one
     assert sure.least == UNSEEN
     assert not sure.is_shown
-    more = compare_arms([[boot(10.0, 20.0, 30.0)], [boot(11.8, 23.6, 35.5)]], 0, 1)
-    assert more is not None
+    more = compared([[boot(10.0, 20.0, 30.0)], [boot(11.8, 23.6, 35.5)]])
     assert more.is_shown
 
 
 def test_one_prompt_of_one_boot_has_its_repetitions():
     """A pooled t over the requests, of all arms; with one request each, what such requests differed by elsewhere."""
     arms = [[boot([10.0, 10.2, 10.4])], [boot([11.0, 11.4])], [boot([12.0, 12.0, 12.0])]]
-    found = compare_arms(arms, 0, 1)
-    assert found is not None
+    found = compared(arms)
     assert found.df == 5
-    alone = compare_arms([[boot(35.9)], [boot(36.2)]], 0, 1)
-    assert alone is not None
+    alone = compared([[boot(35.9)], [boot(36.2)]])
     assert alone.cv is None
     assert math.log(alone.ratio().high / alone.ratio().ratio) == pytest.approx(SWING)
 
 
 def test_only_what_both_arms_were_asked_counts():
     """A prompt that one boot lacks is left out; arms without a common one are not compared."""
-    found = compare_arms([[boot(10.0, 50.0), boot(10.0)], [boot(12.0, 1.0), boot(12.1, 1.0)]], 0, 1)
-    assert found is not None
+    found = compared([[boot(10.0, 50.0), boot(10.0)], [boot(12.0, 1.0), boot(12.1, 1.0)]])
     assert found.ratio().ratio == pytest.approx(math.sqrt(1.2 * 1.21))
     assert compare_arms([[boot(10.0)], [BootLogs({PromptCell("other"): [1.0]})]], 0, 1) is None
     assert compare_arms([[boot(10.0)], []], 0, 1) is None
@@ -256,8 +243,7 @@ def test_only_what_both_arms_were_asked_counts():
 
 def test_an_interval_of_any_width_stays_finite():
     """Boots that have nothing in common, compared at the level of 36 pairs, leave a number that JSON can hold."""
-    found = compare_arms([[boot(1.0), boot(1e9)], [boot(1.0), boot(1e-9)]], 0, 1, comparisons=36)
-    assert found is not None
+    found = compared([[boot(1.0), boot(1e9)], [boot(1.0), boot(1e-9)]], comparisons=36)
     assert 0 < found.ratio().low < 1e-100
     assert 1e100 < found.ratio().high < math.inf
     assert found.detectable < math.inf
@@ -268,12 +254,10 @@ def test_of_several_arms_none_is_believed_to_be_tighter_than_all_together():
     tight, loose, usual = [boot(10.0), boot(10.0)], [boot(12.0), boot(15.0)], [boot(10.0), boot(10.6)]
     variances = [math.log(15 / 12) ** 2 / 2, math.log(10.6 / 10) ** 2 / 2]
     pooled = sum(variances) / 3
-    found = compare_arms([tight, usual, loose], 0, 1)
-    assert found is not None
+    found = compared([tight, usual, loose])
     assert found.error == pytest.approx(math.sqrt(pooled / 2 + pooled / 2))
     assert found.df == pytest.approx(3)
-    wide = compare_arms([tight, usual, loose], 0, 2)
-    assert wide is not None
+    wide = compared([tight, usual, loose], 0, 2)
     assert wide.error == pytest.approx(math.sqrt(pooled / 2 + variances[0] / 2))
     assert wide.cvs[0] == pytest.approx(0.0)
 
@@ -281,9 +265,7 @@ def test_of_several_arms_none_is_believed_to_be_tighter_than_all_together():
 def test_of_several_comparisons_each_has_the_level_at_which_all_hold():
     """Ten comparisons at 95 % are ten at 99.5 %."""
     arms = [[boot(10.0), boot(10.5)], [boot(12.0), boot(12.6)]]
-    alone, one_of_ten = compare_arms(arms, 0, 1), compare_arms(arms, 0, 1, comparisons=10)
-    assert alone is not None
-    assert one_of_ten is not None
+    alone, one_of_ten = compared(arms), compared(arms, comparisons=10)
     assert [alone.level, one_of_ten.level] == pytest.approx([0.95, 0.995])
     assert math.log(one_of_ten.ratio().high) == pytest.approx(one_of_ten.log + 14.089 * one_of_ten.error, rel=1e-3)
     assert one_of_ten.ratio(0.95) == alone.ratio()
@@ -293,8 +275,7 @@ def test_a_difference_is_shown_where_the_interval_says_so():
     """Six boots each whose interval excludes 1 differ, also where a single boot may be off by more than that."""
     tight = [boot(10.0), boot(10.01), boot(10.02), boot(10.01), boot(10.0), boot(10.02)]
     loose = [boot(11.0), boot(10.2), boot(10.6), boot(11.2), boot(10.1), boot(10.9)]
-    found = compare_arms([tight, loose], 0, 1)
-    assert found is not None
+    found = compared([tight, loose])
     assert found.cv == pytest.approx(0.0422, abs=1e-3)
     assert abs(found.log) < math.log1p(2 * (found.cv or 0.0))
     assert found.ratio().excludes_one
@@ -312,8 +293,7 @@ def test_what_is_detectable_has_a_power_of_80_percent():
 
 def test_the_variation_of_single_requests_is_half_of_their_differences():
     """Of one boot each with one request per prompt: both requests of a pair vary."""
-    found = compare_arms([[boot(10.0, 10.0)], [boot(11.0, 12.0)]], 0, 1)
-    assert found is not None
+    found = compared([[boot(10.0, 10.0)], [boot(11.0, 12.0)]])
     assert found.cv == pytest.approx(math.log(12 / 11) / 2, rel=1e-2)
 
 
@@ -323,26 +303,8 @@ def test_levels_are_no_sample_of_prompts():
     ours = [boot(*(speed * noise for speed in speeds)) for noise in (1.0, 1.01)]
     faster = [speed * gain for speed, gain in zip(speeds, gains, strict=True)]
     theirs = [boot(*(speed * noise for speed in faster)) for noise in (0.99, 1.0)]
-    sample, levels = (compare_arms([ours, theirs], 0, 1, text=0.05, levels=is_so) for is_so in (False, True))
-    assert sample
-    assert levels
+    sample, levels = (compared([ours, theirs], text=0.05, levels=is_so) for is_so in (False, True))
     assert (sample.is_shown, levels.is_shown) == (False, True)
     assert levels.ratio().ratio == pytest.approx(math.exp(sum(map(math.log, gains)) / 4) * 0.99, rel=1e-2)
-    boots_only = compare_arms([ours, theirs], 0, 1, levels=True)
-    assert boots_only
+    boots_only = compared([ours, theirs], levels=True)
     assert levels.error**2 == pytest.approx(boots_only.error**2 + 0.05**2 / 4)
-
-
-def test_levels_of_arms_that_are_alike_are_rarely_called_different():
-    """What the text of each level does to tok/s is in the interval: 400 A/Bs, boots of 2 %, texts of 6 %."""
-    draw, wrong = random.Random(5), 0
-    for _ in range(400):
-        arms = []
-        for _arm in range(2):
-            texts = [math.exp(draw.gauss(0, 0.06)) for _ in range(4)]
-            noise = [math.exp(draw.gauss(0, 0.02)) for _ in range(2)]
-            arms.append([boot(*(20.0 * text * one for text in texts)) for one in noise])
-        found = compare_arms(arms, 0, 1, text=ONE_TEXT, levels=True)
-        assert found
-        wrong += found.is_shown
-    assert wrong <= 0.05 * 400 + 9

@@ -1,4 +1,4 @@
-"""Draws recorded runs for README and docs: `python -m tests.support.draw_docs [NAME …]`, without names all of them."""
+"""Draws recorded runs for README and docs: `python -m tools.draw_docs [NAME …]`, without names all of them."""
 
 import asyncio
 import os

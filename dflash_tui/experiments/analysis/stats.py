@@ -1,4 +1,4 @@
-"""How far two arms are apart, and how sure that is; pure.
+"""The statistics of an experiment: how far two arms are apart, how sure that is, and when a later start pays; pure.
 
 The logarithm of a request's measure is taken as prompt + arm + boot + prompt x arm + noise. Prompts differ far more
 than arms do, so that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides:
@@ -8,16 +8,16 @@ both, is counted once, as for any two crossed clusters (Cameron, Gelbach & Mille
 nothing. Levels of concurrency ask the same prompts, so a prompt's levels are one.
 
 An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom that the variances have
-together (after Satterthwaite 1946, see `_combine`). With two to four boots neither the normal quantile
-nor a percentile bootstrap holds its rate: resampling two boots yields three means. What a bootstrap over prompts knows
-beyond that, the variance of a mean, has a closed form (Efron & Tibshirani 1993, chapter 5), which is used instead.
-`tools/benchmarks/verdicts.py` has the rates of all this, `tests/unit/experiments/test_simulation.py` a part of them.
+together (after Satterthwaite 1946, see `_combine`). With two to four boots neither the normal quantile nor a percentile
+bootstrap holds its rate: resampling two boots yields three means. `tools/benchmarks/verdicts.py` has the rates of all
+this, `tests/unit/experiments/test_simulation.py` a part of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import NormalDist, fmean
 from typing import NamedTuple
@@ -49,14 +49,14 @@ _MOST_STEPS = 60
 # Less than a thousandth is not reported as a difference, even where chance has no part in it.
 _NOTHING = 1e-3
 _POWER = 0.8
-
-
 # From this number of boots per arm on, their order tells a drift from chance.
 LINE_FROM = 3
 # Boots may come out alike by chance, two of them often. No standard deviation below these is believed; a server that
 # runs 3 % faster or slower from boot to boot would else differ by 6 % for sure in one of eight pairs of two boots.
 CLOSEST, CLOSEST_OF_TWO = 0.005, 0.015
 _LARGEST = 300.0
+# Of a bootstrap: how often it draws, and what lies beyond each end of its interval.
+_RESAMPLES, _TAIL = 2000, 0.025
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -86,27 +86,23 @@ class PromptCell(NamedTuple):
 
 
 class BootLogs(NamedTuple):
-    """The logarithms of one boot's requests by prompt, and its place in the order of all boots, None without one.
-
-    What is measured once per boot has one cell with one logarithm.
-    """
+    """The logarithms of one boot's requests by prompt, and its place in the order of all boots, None without one."""
 
     by_prompt: Mapping[PromptCell, Sequence[float]]
     place: int | None = None
 
-    def only(self, cell: PromptCell) -> BootLogs:
-        """Return those of one prompt."""
-        return self._replace(by_prompt={cell: self.by_prompt[cell]})
+    def select(self, cells: Iterable[PromptCell]) -> BootLogs:
+        """Return the logarithms of these prompts."""
+        return self._replace(by_prompt={cell: self.by_prompt[cell] for cell in cells})
 
 
 class ArmDifference(NamedTuple):
-    """The logarithm of a ratio, its standard error and degrees of freedom.
+    """The logarithm of a ratio, its standard error and degrees of freedom, None for a normal distribution.
 
-    `df` None stands for a normal distribution. `cvs` are the coefficients of variation of both arms between their
-    boots, within the boot when there is one each, None where an arm repeated nothing; `cv` is the larger one, that of
-    the other arms where both have one boot. `least` is what the logarithm has to exceed however sure it is. `level` is
-    that of the interval, above `LEVEL` where it is one of several. `drift` is by how much the logarithm changed from
-    the first boot to the last, which was taken out; None without a line over their order.
+    `cvs` are the coefficients of variation of both arms between their boots, within the boot when there is one each;
+    `cv` is the larger one, that of the other arms where both have one boot. `least` is what the logarithm has to exceed
+    however sure it is. `level` is that of the interval. `drift` is by how much the logarithm changed from the first
+    boot to the last, which was taken out; None without a line over their order.
     """
 
     log: float
@@ -157,25 +153,19 @@ def compare_arms(
 ) -> ArmDifference | None:
     """Return how far arm `b` is from arm `a`, None when they share no prompt.
 
-    Args:
-        arms: the boots of each arm.
-        a: the arm that is compared with.
-        b: the arm that is judged.
-        closest: the least standard deviation between boots that is believed; None has it by the number of boots.
-        text: the standard error that texts make in what is measured, for arms of a single one.
-        comparisons: how many there are, so that all of them hold at `LEVEL` together (Bonferroni's).
-        levels: whether the prompts are levels of one thing. Then the mean is that of these, and how differently arms do
-            on them is no chance; what the text of each does is.
+    `closest` is the least standard deviation between boots that is believed (None: by the number of boots), `text` the
+    standard error that the text of an answer makes. All `comparisons` hold at `LEVEL` together (Bonferroni's). With
+    `levels` the prompts are levels of one thing: how differently arms do on them is no chance, what their texts do is.
     """
-    shared = [cell for cell in _cells(arms[a]) if cell in _cells(arms[b])]
+    shared = [cell for cell in list_shared_cells(arms[a]) if cell in list_shared_cells(arms[b])]
     if not shared:
         return None
     rounds = _rounds_of([*arms[a], *arms[b]], shared)
-    ours, theirs = _table(arms[a], shared, rounds), _table(arms[b], shared, rounds)
+    ours, theirs = list_prompt_means(arms[a], shared, rounds), list_prompt_means(arms[b], shared, rounds)
     by_prompt = [fmean(y) - fmean(x) for x, y in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)]
     least = UNSEEN if min(len(ours), len(theirs)) == 1 else _NOTHING
     level = 1 - (1 - LEVEL) / comparisons
-    others = [(arm, _table(arm, _cells(arm))) for place, arm in enumerate(arms) if place not in {a, b}]
+    others = [(arm, list_prompt_means(arm)) for place, arm in enumerate(arms) if place not in {a, b}]
     means = [_means(arm, table) for arm, table in ((arms[a], ours), (arms[b], theirs), *others)]
     spread = measure_spread(means, closest)
     if spread is None:
@@ -184,8 +174,7 @@ def compare_arms(
     count = 1 if levels else len(by_prompt)  # of prompts that are a sample
     prompts = text**2 / len(by_prompt) if count == 1 else _prompts(ours, theirs, by_prompt)
     most = 2 * (count - 1) if 1 < count <= _FEW_PROMPTS else math.inf
-    prompt_part = VariancePart(prompts, count - 1 or None)
-    variance, df = _combine(spread, prompt_part, most)
+    variance, df = _combine(spread, VariancePart(prompts, count - 1 or None), most)
     ours_cv, theirs_cv = (None if own is None else coefficient_of_variation(own) for own in spread.own)
     cvs = ours_cv, theirs_cv
     cv = coefficient_of_variation(spread.pooled.variance) if cvs == (None, None) else _larger(cvs)
@@ -200,10 +189,8 @@ def _larger(cvs: tuple[float | None, float | None]) -> float | None:
 def _combine(spread: BootSpread, prompts: VariancePart, most: float) -> VariancePart:
     """Return the variance of boots and prompts together, and its degrees of freedom, None where it is as good as known.
 
-    Satterthwaite's are estimated from the same boots, and too many where an arm's spread came out small. In simulations
-    `_BELIEVED` of the way to them, from those of the arm that has fewest, keeps arms of unlike spread at their rate
-    around a line; of two boots `CLOSEST_OF_TWO` sees to that. What a text may do is assumed and not estimated here,
-    so that it adds none.
+    Satterthwaite's are too many where an arm's spread came out small: around a line `_BELIEVED` of the way to them
+    counts, from those of the arm that has fewest; of two boots `CLOSEST_OF_TWO` sees to that.
     """
     boots = combine_parts(spread.parts)
     boots_df = min(boots.df or math.inf, spread.pooled.df or math.inf)
@@ -226,8 +213,8 @@ def _means(arm: Sequence[BootLogs], table: Sequence[Sequence[float]]) -> list[Bo
     return [BootMean(fmean(row), boot.place) for boot, row in zip(arm, table, strict=True)] if table else []
 
 
-def _cells(boots: Sequence[BootLogs]) -> list[PromptCell]:
-    """Return what every boot of an arm has requests of, in the first one's order."""
+def list_shared_cells(boots: Sequence[BootLogs]) -> list[PromptCell]:
+    """Return the prompts that every boot has requests of, in the first one's order."""
     return [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
 
 
@@ -237,8 +224,11 @@ def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
     return counts.pop() if len(counts) == 1 and len({cell.kind for cell in cells}) == 1 else 1
 
 
-def _table(boots: Sequence[BootLogs], cells: Sequence[PromptCell], rounds: int = 1) -> list[list[float]]:
-    """Return a row for each boot with the mean of each prompt over its levels, or of each round of the only prompt."""
+def list_prompt_means(
+    boots: Sequence[BootLogs], cells: Sequence[PromptCell] | None = None, rounds: int = 1
+) -> list[list[float]]:
+    """Return for each boot the mean of each prompt (of those that every boot has), or of each round of the only one."""
+    cells = list_shared_cells(boots) if cells is None else cells
     if rounds > 1:
         return [[fmean(boot.by_prompt[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
     kinds = dict.fromkeys(cell.kind for cell in cells)
@@ -265,12 +255,8 @@ def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[flo
 def _within(
     arms: Sequence[Sequence[BootLogs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
 ) -> tuple[float, float | None, float | None, tuple[float | None, float | None]]:
-    """Return standard error, degrees of freedom, variation and that of each arm, of one boot each.
-
-    They say nothing of the next boot. With several prompts they are paired; with a single one its repetitions are all
-    there is.
-    """
-    spreads = [_repeated(arm, shared if i in {a, b} else _cells(arm)) for i, arm in enumerate(arms)]
+    """Return standard error, degrees of freedom, variation and that of each arm, of one boot each."""
+    spreads = [_repeated(arm, shared if i in {a, b} else list_shared_cells(arm)) for i, arm in enumerate(arms)]
     ours, theirs = (coefficient_of_variation(spreads[arm][0] / spreads[arm][1]) if spreads[arm][1] else None
                     for arm in (a, b))  # fmt: skip
     if len({cell.kind for cell in shared}) > 1:
@@ -296,9 +282,8 @@ def _repeated(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> tuple[f
 def student_t_quantile(level: float, df: float | None) -> float:
     """Return the quantile of Student's t with `df` degrees of freedom, of the normal distribution for None.
 
-    Degrees of freedom need not be whole, and `level` is at least 0.5. The distribution function is an incomplete beta
-    function (Abramowitz & Stegun 26.7.1). It is concave above zero, so that Newton's steps from the normal quantile,
-    which is below, reach it without passing it; no more is needed of a statistics library.
+    `level` is at least 0.5. The distribution function is an incomplete beta function (Abramowitz & Stegun 26.7.1),
+    concave above zero, so that Newton's steps from the normal quantile, which is below, reach it without passing it.
     """
     normal = NormalDist().inv_cdf(level)
     if df is None or df > _MOST_DF:
@@ -345,9 +330,9 @@ class VariancePart(NamedTuple):
 class BootSpread(NamedTuple):
     """What the spread of boots does to the difference of two arms.
 
-    `parts` are those of both arms. `own` are the variances of their boots, None for one boot. `pooled` is that of all
-    arms with its degrees of freedom, of which no comparison has more. `shift` is what the line takes from the
-    difference, `drift` how far it goes from the first boot to the last; None without a line.
+    `own` are the variances of both arms' boots, None for one boot, `pooled` that of all arms, of whose degrees of
+    freedom no comparison has more. `shift` is what the line takes from the difference, `drift` how far it goes from the
+    first boot to the last; None without a line.
     """
 
     parts: tuple[VariancePart, VariancePart]
@@ -368,12 +353,7 @@ _NO_LINE = _Line(0.0, math.inf)
 
 
 def measure_spread(arms: Sequence[Sequence[BootMean]], closest: float | None = None) -> BootSpread | None:
-    """Return what boots' spread does to the difference of the first two arms, None where no arm has a second boot.
-
-    Args:
-        arms: the boots of each arm, those that are compared first.
-        closest: the least standard deviation that is believed; None has it by the number of boots.
-    """
+    """Return what boots' spread does to the difference of the first two arms, None where no arm has a second boot."""
     repeated = [arm for arm in arms if len(arm) > 1]
     if not repeated:
         return None
@@ -454,3 +434,36 @@ def coefficient_of_variation(variance: float) -> float:
 def bounded_exp(log: float) -> float:
     """Return e^log, kept finite: one boot more or less of a few may leave an interval of any width."""
     return math.exp(max(-_LARGEST, min(log, _LARGEST)))
+
+
+def bootstrap_mean(values: Sequence[float]) -> Ratio:
+    """Return the mean with its 95 % interval, by a percentile bootstrap; the same for as many of the same values.
+
+    Its ends are at least those of a share of which none or all of so many were seen (Clopper & Pearson 1934).
+    """
+    draw = random.Random(len(values))  # noqa: S311 - nothing secret
+    means = sorted(fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    place, rare = round(_TAIL * _RESAMPLES), _TAIL ** (1 / len(values))
+    return Ratio(fmean(values), min(means[place], rare), max(means[-place - 1], 1 - rare))
+
+
+class Quotient(NamedTuple):
+    """A quotient and the ends of its interval; `low` None: no value is in it, `high` None: it has no end."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def divide(over: float, over_part: VariancePart, under: float, under_part: VariancePart) -> Quotient:
+    """Return the quotient of two estimates with its interval at `LEVEL` (Fieller 1954), as far as it is above 0."""
+    middle = over / under if under > 0 else math.inf
+    scaled = VariancePart(under_part.variance * min(middle, 1e12) ** 2, under_part.df)
+    df = combine_parts([over_part, scaled]).df
+    t2 = student_t_quantile((1 + LEVEL) / 2, None if df is None else max(1.0, df)) ** 2
+    # The quotients q for which over - q x under is within t standard errors of nothing: a q² - 2 b q + c <= 0.
+    a, b, c = under**2 - t2 * under_part.variance, over * under, over**2 - t2 * over_part.variance
+    if a > 0 and under < 0:
+        return Quotient(middle, None, None)
+    root = math.sqrt(max(0.0, b * b - a * c))
+    return Quotient(middle, c / (b + root) if c > 0 else 0.0, (b + root) / a if a > 0 else None)

@@ -1,4 +1,4 @@
-"""`client`: what it prints where, and that the printed wiring reaches a server."""
+"""`ps -v` and `ps --for`: what it prints where, and that the printed wiring reaches a server."""
 
 import asyncio
 import io
@@ -34,16 +34,16 @@ def serving(launch):
 
 
 def test_the_data_is_on_stdout_and_where_it_goes_on_stderr(serving, capfd):
-    """`client --for opencode > opencode.json` is a file that opencode reads."""
-    assert main(["client", "--for", "opencode"]) == 0
+    """`ps --for opencode > opencode.json` is a file that opencode reads."""
+    assert main(["ps", "--for", "opencode"]) == 0
     shown = capfd.readouterr()
     assert json.loads(shown.out)["model"] == f"dflash-tui/{serving.plan.served_name}"
     assert "opencode.json" in shown.err
-    assert main(["client", serving.id, "--json", "--for", "curl"]) == 0
+    assert main(["ps", serving.id, "--json", "--for", "curl"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["run"], told["url"], told["key_variable"]) == (serving.id, f"{serving.url}/v1", "")
     assert told["wiring"].startswith("curl ")
-    assert main(["client"]) == 0
+    assert main(["ps", "-v"]) == 0
     assert f"{serving.url}/v1" in capfd.readouterr().out
 
 
@@ -52,7 +52,7 @@ def test_a_boot_of_an_experiment_is_called_one(serving, capfd, monkeypatch):
     boot = replace(serving, plan=replace(serving.plan, env={**serving.plan.env, EXPERIMENT_MARK: "the-ab"}))
     (serving.folder / registry.RUN_FILE).write_bytes(msgspec.json.encode(boot))
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    for words in (["client"], ["client", serving.id], ["chat"]):
+    for words in (["ps", "-v"], ["ps", "--for", "curl"], ["chat"]):
         assert main(words) == 0
         assert "the-ab" in capfd.readouterr().err
 
@@ -62,7 +62,7 @@ def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, mo
     monkeypatch.setenv(formatting.CALLED_AS, "ann@spark-b")
     port = serving.plan.port
     tunnel = f"ssh -N -L {port}:127.0.0.1:{port} ann@spark-b"
-    assert main(["client", "--for", "curl"]) == 0
+    assert main(["ps", "--for", "curl"]) == 0
     told = capfd.readouterr()
     assert (tunnel in told.err, "ann" in told.out) == (True, False)
     farewell = build_farewell()
@@ -81,7 +81,7 @@ def test_a_server_on_all_addresses_is_reached_by_those_of_the_interfaces(launch,
     run = launch()
     open_to_all = replace(run, plan=replace(run.plan, host="0.0.0.0"))
     monkeypatch.setattr(registry, "find_run", lambda _: open_to_all)
-    assert main(["client"]) == 0
+    assert main(["ps", run.id, "-v"]) == 0
     told = capfd.readouterr()
     assert f"http://192.0.2.7:{run.plan.port}/v1" in told.err
     assert "172.17" not in told.err
@@ -105,7 +105,7 @@ def asking(monkeypatch):
 @pytest.mark.parametrize("program", ["python", "curl"])
 def test_the_printed_wiring_streams_an_answer(program, asking, capfd):
     """OpenAI's own library and curl, with the key from the variable that the wiring names."""
-    assert main(["client", "--for", program]) == 0
+    assert main(["ps", "--for", program]) == 0
     wiring = capfd.readouterr().out
     assert KEY not in wiring
     words = [sys.executable, "-c", wiring] if program == "python" else ["sh", "-c", wiring]
@@ -119,8 +119,8 @@ def test_the_printed_wiring_streams_an_answer(program, asking, capfd):
 
 def test_a_run_that_has_ended_is_said(serving, capfd):
     asyncio.run(lifecycle.stop_server(serving, grace=0.1))
-    assert main(["client"]) == 0
-    assert serving.id in capfd.readouterr().err
+    assert main(["ps", serving.id, "-v"]) == 0
+    assert f"{serving.id} has ended" in capfd.readouterr().err
 
 
 def test_ps_has_the_endpoint(serving, capfd):
@@ -149,4 +149,4 @@ def test_ps_says_what_nccl_uses_on_other_hosts(serving, capfd, monkeypatch):
 def test_the_parser_takes_every_program():
     """It names them itself, since it imports nothing."""
     for program in ClientProgram:
-        assert build_parser().parse_args(["client", "--for", program]).program == program
+        assert build_parser().parse_args(["ps", "--for", program]).program == program
