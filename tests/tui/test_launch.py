@@ -167,7 +167,7 @@ async def test_a_broken_file_of_the_user_keeps_the_panel_from_nothing():
     (paths.user_recipes_folder() / "broken.yaml").write_text("title: !!bool foo")
     panel = app(load_recipes())
     async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "does not load")
+        await shows(pilot, "✗ broken")
         panel.screen.query_one(RecipeList).choose("broken")
         await wait_for(pilot, lambda: "broken.yaml:1: tags" in text(panel).replace("\n", ""))
         assert "demo-cpu" in text(panel)
