@@ -11,8 +11,9 @@ import msgspec
 from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import cuda_graphs
+from dflash_tui.planning import cuda_graphs, kv_cache
 from dflash_tui.planning.kv_cache import GEMMA_VISION, STEP, KvCache
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.serve_flags import is_text_only, normalize_flag_names, read_whole_number
@@ -170,8 +171,10 @@ def estimate_memory(
         graphs = _GRAPHS if mode is Mode.COMPILE else _DECODE_GRAPHS
         shares.append(MemoryShare("CUDA graphs", graphs, "measured on an H200"))
     shares.append(MemoryShare("CUDA context", _CONTEXT, "measured on an H200"))
+    has_own_head = tokens and not draft and target and resolved.method is Method.MTP
+    cached = kv_cache.add_head(target) if has_own_head and target else target
     cache = KvCache(
-        models=(target, (local_drafter and local_drafter.config) or draft.config) if draft else (target,),
+        models=(cached, (local_drafter and local_drafter.config) or draft.config) if draft else (cached,),
         in_flight=batched * (2 if Version(resolved.engine.vllm) >= _TWO_BATCHES else 1),
         tokens=tokens,
         split=split,

@@ -17,8 +17,9 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.diagnosis.explanation import Explanation, format_explanation
 from dflash_tui.diagnosis.log_source import LogSource
-from dflash_tui.diagnosis.posted_log import LogExplanation, explain_log, format_explanation
+from dflash_tui.diagnosis.posted_log import explain_log
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
@@ -71,7 +72,8 @@ class PanelCommands(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command in (*self._commands(), *self._recipes(), *self._runs()):
-            if score := matcher.match(command.name):
+            words = command.name + f" {command.about}" * (query.lower() in command.about.lower())
+            if score := matcher.match(words):
                 name = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
                 yield Hit(score, name, command.run, text=command.name, help=command.about)
 
@@ -161,7 +163,7 @@ class LogDialog(Dialog[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.explanation: LogExplanation | None = None
+        self.explanation: Explanation | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -196,7 +198,7 @@ class LogDialog(Dialog[None]):
             self._show(self.explanation)
             self.query_one("#explanation").focus()
 
-    def _show(self, explanation: LogExplanation) -> None:
+    def _show(self, explanation: Explanation) -> None:
         width = self.query_one(".dialog").content_size.width - _EDGES
         self._write(Content(format_explanation(explanation, width)))
 

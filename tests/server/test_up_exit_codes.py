@@ -57,6 +57,9 @@ def test_who_waits_returns_when_it_is_ready(port):
     assert server_process.is_alive(run)
     assert f"dflash-tui stop {run.id}" in done.stderr
     assert ("decode tok/s" in done.stdout) is ("--bench" in words)
+    before, phase, _ = done.stderr.partition("\n  import ")
+    assert phase
+    assert len(before.splitlines()) <= 12
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("HTTPS://host/v1/", "https://host"), ("http://[::1]:80/metrics", "http://[::1]:80")],
+    [("HTTPS://host/v1/", "https://host"), ("http://[::1]:80/metrics", "http://[::1]")],
 )
 def test_an_address_is_taken_as_people_have_it(given, meant):
     assert ForeignServer(given).url == meant

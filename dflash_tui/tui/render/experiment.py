@@ -110,10 +110,17 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
             f" · {pluralize(len(design.arms), 'setting')}",
         ]
     else:
-        since = f" · for {format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+        since = f" · for {format_duration(measure_running(progress, now))}" if word == "running" else ""
         varied = _describe_in(design, width - _PADDING - head.cell_length).plain
         facts = [varied, f" · {'honest' if design.honest else 'quick'}", since]
     return join_fitting([head, *(Content.assemble((fact, MUTED)) for fact in facts)], width - _PADDING)
+
+
+def measure_running(progress: Progress, now: float) -> float:
+    """Return the seconds since the first boot began; the dialog that began it may have been open for long."""
+    began = [boot.began for boot in (*progress.boots, *progress.tries) if boot.began]
+    began += [progress.current.began] if progress.current else []
+    return max(0.0, now - min(began, default=now))
 
 
 def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pynvml
 import pytest
 
 from dflash_tui.common.errors import UsageError
@@ -10,7 +9,7 @@ from dflash_tui.experiments import __main__ as driver
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.machine import gpus, nvml
+from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.memory import LocalModel
@@ -95,7 +94,6 @@ def test_gpus_that_cannot_be_taken(cards, gpu, words):
 
 
 def test_the_models_that_are_here_decide_the_memory():
-    """Their files are what is loaded, whatever the recipe says."""
     request, probe = LaunchRequest(RECIPE), GpuProbe((h200(0),))
     [target, _] = planner.plan_launch(request, probe).plan.models
     models = {(target.name, target.revision): LocalModel(None, 7 * GIB)}
@@ -103,20 +101,6 @@ def test_the_models_that_are_here_decide_the_memory():
     assert memory is not None
     weights, encoder, *_ = memory.shares  # the files hold both
     assert ((weights.size or 0) + (encoder.size or 0), weights.source) == (7 * GIB, "files")
-
-
-def test_a_gpu_chosen_in_the_panel_joins_others_of_its_class(tmp_path):
-    path = tmp_path / "two.yaml"
-    shipped = recipe_loader.recipe_path("gemma-4-31b").read_text()
-    path.write_text(shipped.replace("    hosts: 2\n", ""))
-    recipe, choice = recipe_loader.load_recipe(path), LaunchSelection()
-    choice.probe = GpuProbe((h200(0), h200(1), h200(2, 9)))
-    choice.next_variant(recipe)
-    while choice.request(recipe).variant != "gb10-pair":
-        choice.next_variant(recipe)
-    assert [card.index for card in choice.plan(recipe).gpus] == [0, 1]
-    choice.next_gpu(recipe)
-    assert [card.index for card in choice.plan(recipe).gpus] == [1, 0]
 
 
 def test_a_server_over_two_hosts_takes_one_gpu_of_each():
@@ -147,7 +131,6 @@ def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
 
 
 def test_a_further_rank_takes_others_than_those_that_are_named_for_the_first():
-    """As in an A/B, whose boots keep to the GPUs of its first plan."""
     request = LaunchRequest(
         RECIPE, gpu="GPU-3,GPU-4", settings={"tensor-parallel-size": "4", "hosts": "2"}, peers=("local",)
     )
@@ -165,7 +148,6 @@ def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
 
 
 def test_the_panel_says_when_the_chosen_gpu_is_gone():
-    """`g` chooses one that is there."""
     recipe, choice = recipe_loader.find_recipe(RECIPE), LaunchSelection()
     choice.probe = GpuProbe((h200(0), h200(1)))
     choice.next_gpu(recipe)
@@ -210,10 +192,3 @@ def test_an_engine_for_gpus_is_not_planned_for_the_cpu_nor_the_other_way_round()
 def test_a_misspelt_flag_is_named_before_the_install():
     with pytest.raises(UsageError, match="did you mean --max-num-seqs"):
         planner.plan_launch(LaunchRequest("gemma-4-31b", settings={"max-num-sqs": "8"}), GpuProbe())
-
-
-def test_who_has_no_driver_is_told_what_nvml_would_say(monkeypatch):
-    """Its library alone is looked for, since to import what asks it takes long."""
-    monkeypatch.setattr(gpus, "has_driver", lambda: False)
-    monkeypatch.setattr(nvml, "probe_visible_gpus", lambda: pytest.fail("NVML was asked"))
-    assert planner.probe_launchable_gpus().why_none == nvml._WHY[pynvml.NVML_ERROR_LIBRARY_NOT_FOUND]

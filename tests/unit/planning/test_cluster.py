@@ -92,29 +92,10 @@ def test_only_the_first_rank_has_an_api():
     assert flag(first, "--speculative-config") == flag(second, "--speculative-config")
 
 
-def test_four_hosts_are_the_same_code():
-    cluster = Cluster(tuple(ClusterHost("h" * bool(n), f"10.0.0.{n + 1}", "eth0") for n in range(4)))
-    plan = build_plan(resolve(hosts=4, tensor_parallel_size=4), cluster=cluster)
-    assert [flag(argv, "--node-rank") for argv in words_of(plan)] == ["0", "1", "2", "3"]
-    assert {flag(argv, "--master-addr") for argv in words_of(plan)} == {"10.0.0.1"}
-    assert [rank.env["VLLM_HOST_IP"] for rank in plan.ranks] == ["10.0.0.2", "10.0.0.3", "10.0.0.4"]
-
-
-def test_the_plan_of_another_rank_has_its_command():
-    near, far = build_plan(resolve()), build_plan(resolve(), rank=1)
-    assert (far.argv, far.env) == (near.ranks[0].argv, near.ranks[0].env)
-    assert (far.rank, far.ranks) == (1, ())
-
-
 def test_the_time_and_the_port_of_a_recipe_win():
     first, _ = words_of(build_plan(resolve(distributed_timeout_seconds=20, master_port=29777)))
     assert first.count("--distributed-timeout-seconds") == first.count("--master-port") == 1
     assert (flag(first, "--distributed-timeout-seconds"), flag(first, "--master-port")) == ("20", "29777")
-
-
-def test_one_host_has_no_ranks():
-    plan = build_plan(resolve(variant=""))
-    assert (plan.cluster, plan.ranks, "--nnodes" in plan.argv) == (None, (), False)
 
 
 def test_ray_finds_its_hosts_itself():
@@ -143,13 +124,6 @@ def test_what_cannot_be_split(settings, word):
 
 
 def test_one_address_for_all_hosts_is_refused():
-    """With it they wait for each other for ever, and no log says so."""
     resolved = resolve()
     with pytest.raises(UsageError, match="VLLM_HOST_IP"):
         check_cluster(replace(resolved, env={"VLLM_HOST_IP": "127.0.0.1"}), count_gpus_needed(resolved.flags))
-
-
-@pytest.mark.parametrize("hosts", [0, 65, "two"])
-def test_a_number_of_hosts_that_there_is_not(hosts):
-    with pytest.raises(UsageError, match="hosts"):
-        resolve(hosts=hosts)

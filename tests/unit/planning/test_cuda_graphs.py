@@ -8,9 +8,7 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import memory
 from dflash_tui.planning.cuda_graphs import apply_graphs_mode
-from dflash_tui.planning.memory import GpuMemory
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
@@ -85,10 +83,6 @@ def test_the_v2_runner_is_taken_where_the_drafter_would_stay_eager(name, vllm, t
     assert planned(name=name, vllm=vllm, tokens=tokens).env.get(V2) == variable
 
 
-def test_a_runner_that_was_chosen_stays():
-    assert planned(vllm="0.26.0", settings={f"env.{V2}": "0"}).env[V2] == "0"
-
-
 @pytest.mark.parametrize("mode", [Mode.COMPILE, Mode.EAGER])
 @pytest.mark.parametrize(
     ("vllm", "tokens", "settings", "most"),
@@ -112,13 +106,7 @@ def test_the_v2_runner_starts_with_as_many_requests_as_it_has_memory_for(mode, v
     assert any("max-num-seqs" in warning for warning in plan.warnings) is (most in {"64", "256"})
 
 
-def test_an_old_release_is_said_to_draft_eagerly():
-    eager = [warning for warning in planned(vllm="0.22.1").warnings if "drafter" in warning and "eager" in warning]
-    assert len(eager) == 1
-
-
 def test_the_v2_runner_gets_a_margin_of_memory():
-    """Before 0.29 it does not count its graphs."""
     before, since = (
         planned(vllm="0.28.0", settings={"gpu-memory-utilization": 0.96}),
         planned(settings={"gpu-memory-utilization": 0.96}),
@@ -170,10 +158,3 @@ def test_other_keys_of_the_compilation_config_stay():
     )
     assert config["custom_ops"] == ["all"]
     assert "max_cudagraph_capture_size" not in config
-
-
-def test_the_memory_is_that_of_the_fewer_requests():
-    """Eight requests at once take less for their logits than vLLM's own 1024."""
-    machine = GpuMemory(Hardware.H200, 141 << 30, 141 << 30, unified=False)
-    sizes = {mode: memory.estimate_memory(resolve(), machine, mode=mode, tokens=15).fixed for mode in Mode}
-    assert sizes[Mode.GRAPHS] < sizes[Mode.EAGER] < sizes[Mode.COMPILE]

@@ -11,6 +11,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory
 from dflash_tui.planning.kv_cache import read_model_shape
 from dflash_tui.planning.memory import GIB, GpuMemory, LocalModel, MemoryEstimate, measure_vision_encoder
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -93,8 +94,31 @@ def test_it_is_what_vllm_said_with_other_batches(flags, peak, available, request
     assert found.requests == pytest.approx(requests, rel=0.02)
 
 
+def test_padding_beside_a_drafter_is_counted():
+    """VLLM 0.26.0 on an H200 padded 48 and 16 layers of Qwen3.5-27B beside five of a drafter, by 4 % and 25 %."""
+    given = {"max-model-len": 32768, "max-num-batched-tokens": 32768, "gpu-memory-utilization": 0.55}
+    engine = EngineSpec(vllm="0.26.0", packages=("vllm",))
+    made = resolution.resolve_recipe(
+        recipe_loader.find_recipe("qwen3.5-27b"), Hardware.H200, engine=engine, settings=given
+    )
+    assert made.drafter
+    assert made.drafter.config
+    config = replace(made.drafter.config, num_hidden_layers=5, sliding_window_pattern=None)
+    served = replace(made, drafter=replace(made.drafter, config=config))
+    needed = memory.estimate_memory(served, H200, mode=Mode.EAGER, tokens=15).kv_needed
+    assert needed
+    assert needed / GIB == pytest.approx(15.45 / 2.68, rel=0.03)
+
+
+def test_the_head_of_a_target_has_a_kv_cache():
+    """One more layer of full attention."""
+    made = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.5-122b-a10b"), Hardware.H200, method=Method.MTP)
+    without = replace(made, method=Method.NONE, drafter=None)
+    drafting, plain = (memory.estimate_memory(each, H200, mode=Mode.EAGER, tokens=3) for each in (made, without))
+    assert (drafting.kv_needed or 0) > (plain.kv_needed or 0) > 0
+
+
 def test_two_batches_are_under_way_from_0_26_on():
-    """Before that vLLM reserved a sliding window for one."""
     old, new = (made(vllm=vllm, max_num_batched_tokens=2048).kv_needed for vllm in ("0.25.1", "0.26.0"))
     assert old is not None
     assert new is not None
@@ -177,7 +201,6 @@ def test_several_gpus_share_weights_and_heads():
 
 
 def test_eight_bits_halve_the_cache():
-    """Keys and values only."""
     full, half = made(), made(kv_cache_dtype="fp8")
     assert half.kv_needed is not None
     assert half.kv_needed * 2 == full.kv_needed
@@ -214,7 +237,6 @@ def test_lengths_as_vllm_reads_them(written, length):
 
 @pytest.mark.parametrize("word", [-1, "auto"])
 def test_an_automatic_length_fits(word):
-    """Then vLLM takes the longest that fits."""
     card = GpuMemory(Hardware.H100, 64 * GIB, 64 * GIB, unified=False)
     found = made(card, max_model_len=word, gpu_memory_utilization=0.97)
     assert found.max_model_len == found.longest
@@ -224,11 +246,6 @@ def test_an_automatic_length_fits(word):
         requests = made(card, max_model_len=length, gpu_memory_utilization=0.97).requests
         assert requests is not None
         assert (requests >= 1) is fits
-
-
-def test_without_a_length_it_is_the_model_s():
-    """As vLLM does it."""
-    assert made(max_model_len=None).max_model_len == 262144
 
 
 @pytest.mark.parametrize(
@@ -242,23 +259,10 @@ def test_without_a_length_it_is_the_model_s():
     ],
 )
 def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
-    """It goes by the memory and the name of the GPU."""
     plain = gemma(vllm, **{"max-num-batched-tokens": None})
     assert memory.read_batch_limits(plain, GpuMemory(hardware, total, total, unified=False)) == expected
     given = gemma(vllm, **{"max-num-batched-tokens": 4096, "max-num-seqs": 4})
     assert memory.read_batch_limits(given, GpuMemory(hardware, total, total, unified=False)) == (4096, 4)
-
-
-@pytest.mark.parametrize("name", ["gpu-memory-utilization", "max-num-seqs", "kv-cache-memory-bytes"])
-@pytest.mark.parametrize("value", ["lots", float("nan"), [1]])
-def test_nonsense_is_for_vllm_to_refuse(name, value):
-    """The arithmetic goes on as without it."""
-    settings = {name: None}
-    found = gemma("0.26.0", **settings)
-    odd = replace(found, flags={**found.flags, name: value})
-    assert memory.estimate_memory(odd, H200, mode=Mode.EAGER, tokens=15) == memory.estimate_memory(
-        found, H200, mode=Mode.EAGER, tokens=15
-    )
 
 
 def test_the_vision_encoder_is_counted_where_images_are_served(monkeypatch):

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.experiments import variation
 from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
@@ -55,13 +54,6 @@ def plan_of(method: Method | None = None, **settings: Any) -> Plan:
 def speculation_of(plan: Plan) -> Mapping[str, Any]:
     config: dict[str, Any] = json.loads(plan.argv[plan.argv.index("--speculative-config") + 1])
     return config
-
-
-def test_the_recipes_own_method_needs_no_word():
-    assert plan_of() == plan_of(Method.DFLASH)
-    assert speculation_of(plan_of()) == {
-        "method": "dflash", "model": "owner/drafter", "num_speculative_tokens": 8, "attention_backend": "flash_attn",
-    }  # fmt: skip
 
 
 def test_another_method_drafts_its_own_way():
@@ -126,16 +118,7 @@ def test_figures_belong_to_the_method_that_made_them():
     assert speeds(Method.NONE)[0] == (306.4, False)
 
 
-def test_methods_are_varied_and_written_into_the_command():
-    arms = variation.parse_variation("method=dflash,mtp,none").arms
-    assert [changes.method for changes in arms.values()] == [Method.DFLASH, Method.MTP, Method.NONE]
-    with pytest.raises(UsageError):
-        variation.parse_variation("method=dflash2,mtp")
-    assert LaunchRequest(GEMMA, method=Method.MTP).to_argv() == [GEMMA, "--method", "mtp"]
-
-
 def test_graphs_mode_asks_for_no_other_runner_where_nothing_drafts_on_the_gpu():
-    """The V2 runner is there for the drafter's graphs."""
     recipe, engine = recipe_loader.find_recipe(GEMMA), recipe_loader.engine_for_release("0.26.0")
     runner = {
         method: build_plan(resolve_recipe(recipe, Hardware.H200, method=method, engine=engine), mode=Mode.GRAPHS).env

@@ -70,7 +70,6 @@ def test_the_command_line_and_the_panel_plan_the_same(name, variant, machine):
 
 @pytest.mark.parametrize(("name", "variant"), RECIPES)
 def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, machine):
-    """The list of recipes judges each by it, before any is planned."""
     for cards in machines(name):
         machine(*cards)
         choice, recipe = select(name, variant)
@@ -83,7 +82,6 @@ def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, machine):
 
 
 def test_a_recipe_whose_patch_is_broken_is_not_outlined(machine):
-    """A row says of it that it is not possible, as its plan does."""
     machine(a_gpu(Hardware.GB10))
     choice, recipe = select("gemma-4-31b", "")
     own = paths.user_patches_folder() / f"{next(iter(choice.plan(recipe).resolved.patches))}.yaml"

@@ -8,6 +8,7 @@ import json
 import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -19,6 +20,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, iterate_layers
@@ -90,6 +92,11 @@ def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe):
             assert SpecifierSet(patch.versions).contains(made.engine.vllm), where
 
 
+def plan_of(recipe: str, hardware: Hardware | None = None, **how: Any) -> Plan:
+    """Return the plan of a shipped recipe; `how` is as for `resolve_recipe`."""
+    return build_plan(resolution.resolve_recipe(recipe_loader.find_recipe(recipe), hardware, **how))
+
+
 LAYERS, ROWS = "dflash-aux-layers", "dflash-lookahead-block"
 SEED = {
     "gemma-4-31b": ("triton-non-causal", "dflash-draft-flash-attn", ROWS),
@@ -142,9 +149,7 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot
     assert "gb10-cutlass-fp8" not in without.patches
     assert without.env["VLLM_DISABLED_KERNELS"].startswith("CutlassFP8")
     assert without.skipped_patches["gb10-cutlass-fp8"].startswith("VLLM_DISABLED_KERNELS instead")
-    on_cuda_13 = build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
-    )
+    on_cuda_13 = plan_of("gemma-4-31b", Hardware.GB10, profile="seed")
     assert on_cuda_13.skipped_patches["gb10-cutlass-fp8"] == snapshot
     by_hand = {"patches.gb10-cutlass-fp8": False}
     off = resolution.resolve_recipe(
@@ -163,21 +168,15 @@ def test_an_alternative_takes_the_place_of_what_it_replaces():
     """Its partner stays, and the release is not asked for a key that the patch stands for."""
     by_hand = {"patches.dflash-selector-scope": True}
     old = recipe_loader.engine_for_release("0.20.2")
-    plan = build_plan(
-        resolution.resolve_recipe(
-            recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, engine=old, settings=by_hand
-        )
-    )
+    plan = plan_of("gemma-4-26b-a4b", Hardware.H100, engine=old, settings=by_hand)
     assert plan.patches == ("dflash-draft-flash-attn", LAYERS, ROWS, "dflash-selector-scope")
     assert plan.skipped_patches["triton-non-causal"] == "dflash-selector-scope is its alternative"
     assert "attention_backend" not in " ".join(plan.argv)
-    newer = build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, settings=by_hand)
-    )
+    newer = plan_of("gemma-4-26b-a4b", Hardware.H100, settings=by_hand)
     assert newer.patches == ()
     assert '"attention_backend": "flash_attn"' in " ".join(newer.argv)
     with pytest.raises(UsageError, match="no patch called 'typo'"):
-        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings={"patches.typo": False}))
+        plan_of("demo-cpu", settings={"patches.typo": False})
 
 
 @pytest.mark.parametrize("vllm", ["0.25.1", "0.29.0", "0.30.0", "0.33.0"])
@@ -203,9 +202,7 @@ def test_a_hybrid_with_prefix_caching_keeps_its_last_block(vllm):
 def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
     """Its number does not tell whether the patch is needed; upstream's own way to the same end is not thrown away."""
     engine = EngineSpec(vllm=version, packages=(f"vllm=={version}",))
-    plan = build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H100, engine=engine)
-    )
+    plan = plan_of("gemma-4-26b-a4b", Hardware.H100, engine=engine)
     assert "dflash-draft-flash-attn" in plan.patches
     assert '"attention_backend": "flash_attn"' in " ".join(plan.argv)
 
@@ -218,9 +215,7 @@ def test_an_experimental_patch_is_planned_only_by_name():
         *build_plan(made).skipped_patches,
     }
     setting = {"patches.gemma4-dflash-embed-scale": True}
-    plan = build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200, settings=setting)
-    )
+    plan = plan_of("gemma-4-26b-a4b", Hardware.H200, settings=setting)
     assert plan.patches == ("gemma4-dflash-embed-scale",)
     assert any("is experimental" in warning for warning in plan.warnings)
     with pytest.raises(UsageError, match="not 'maybe'"):
@@ -228,11 +223,7 @@ def test_an_experimental_patch_is_planned_only_by_name():
             recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"}
         )
     with pytest.raises(UsageError, match="did you mean 'cpu-expand-kernel'"):
-        build_plan(
-            resolution.resolve_recipe(
-                recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernal": True}
-            )
-        )
+        plan_of("demo-cpu", settings={"patches.cpu-expand-kernal": True})
 
 
 def test_the_other_recipes_need_no_patch():

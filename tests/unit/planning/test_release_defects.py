@@ -50,7 +50,6 @@ def test_a_plan_says_what_is_wrong_with_its_release(vllm, references):
 
 
 def test_a_defect_that_a_patch_mends_is_gone_with_it():
-    """The plan names the patch as long as it is not in."""
     name = "gemma4-draft-mm-prefix"
     [unmended] = [text for text in defects("gemma-4-26b-a4b", "0.23.0") if "42175" in text]
     assert f"--set patches.{name}=true" in unmended
@@ -66,19 +65,12 @@ def test_a_patch_that_was_left_out_is_missed():
     assert defects("qwen3.5-27b", "0.21.0") == ()
 
 
-def test_a_plan_without_speculation_has_no_defects():
-    """They are about the drafter."""
-    assert defects("gemma-4-26b-a4b", "0.21.0", tokens=0) == ()
-
-
 def test_another_method_has_none_of_the_drafters():
-    """Nor does it miss a patch of it."""
     without = {"patches.dflash-aux-layers": False}
     assert defects("gemma-4-26b-a4b", "0.21.0", without, method=Method.NGRAM) == ()
 
 
 def test_a_variant_has_its_own():
-    """z-lab's drafter mixes kinds of attention, RedHat's does not."""
     assert len(defects("gemma-4-31b", "0.24.0", variant="z-lab")) == 1
     assert defects("gemma-4-31b", "0.24.0") == ()
 
@@ -96,7 +88,6 @@ def test_a_defect_begins_and_ends_with_a_release():
 
 
 def test_what_shipped_defects_name_exists():
-    """Each has a reference, and its patch is one of ours."""
     names = [path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml")]
     layers = [layer for name in names for _, layer in iterate_layers(recipe_loader.find_recipe(name))]
     shipped = [defect for layer in layers for defect in layer.defects]

@@ -48,7 +48,6 @@ def read_parsers(version: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_flag_is_one_that_the_release_was_read_to_have(name):
-    """By our own table of each release's flags."""
     for version, flags in list_flags(name).items():
         assert {flag.partition(".")[0] for flag in flags} - serve_flags.list_flags(version) == set()
 

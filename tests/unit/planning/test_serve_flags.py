@@ -2,15 +2,11 @@
 
 import pytest
 import requests
-from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import suggest_nearest
-from dflash_tui.engines import inventory
-from dflash_tui.engines.inventory import ServeOptions
-from dflash_tui.planning import plan_builder, serve_flags
-from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.recipe import RecipePart
+from dflash_tui.planning import serve_flags
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
 from dflash_tui.planning.recipes.settings import list_flag_settings
 from tests.support import vllm_flags
@@ -61,7 +57,6 @@ def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, nam
     ],
 )
 def test_a_flag_that_is_written_short_is_named(flag, whole):
-    """VLLM takes it for the whole one, which is counted with here."""
     [problem] = serve_flags.find_mistakes("0.33.0", [flag, "8"])
     assert whole in problem
 
@@ -87,18 +82,7 @@ def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
     assert "\n".join(mistakes) == snapshot
 
 
-def test_an_installed_engine_explains_ten_of_thousands_too(snapshot):
-    plan = plan_builder.build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b")))
-    known: dict[str, tuple[str, ...] | None] = {word: None for word in plan.argv if word.startswith("--")}
-    words = (f"--max-modl-len{number}" for number in range(20_000))
-    options = ServeOptions({**known, "--max-model-len": None}, ("method", "model", "num_speculative_tokens"))
-    mistakes = inventory.find_flag_mistakes(replace(plan, argv=(*plan.argv, *words)), options)
-    assert len(mistakes) == 11
-    assert "\n".join(mistakes) == snapshot
-
-
 def test_what_is_set_beside_flags_is_none():
-    """Nor is taking a flag away, whether or not it was there."""
     others = ("env.A", "speculation.b", "patches.c", "start.d", "restart.times", "target.model", "n", "host", "hosts")
     assert list_flag_settings(dict.fromkeys(others, 1) | {"max_modl_len": 1, "gone": None}) == ["max_modl_len"]
 
@@ -109,17 +93,8 @@ def test_the_shipped_recipes_would_start_by_their_releases():
     assert {name: found for name, recipe in recipes.items() if (found := find_recipe_mistakes(recipe))} == {}
 
 
-def test_of_many_wrong_variants_thirty_are_told(snapshot):
-    recipe = recipe_loader.find_recipe("gemma-4-31b")
-    wrong = {f"v{number}": RecipePart(flags={f"max-num-seqs{number}": 8}) for number in range(100)}
-    told = find_recipe_mistakes(replace(recipe, variants=wrong))
-    assert len(told) == 31
-    assert told[-1] == snapshot
-
-
 @pytest.mark.index
 def test_the_table_is_what_the_wheels_say():
-    """As `python -m tests.support.vllm_flags` writes it."""
     try:
         assert serve_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
     except requests.RequestException as error:

@@ -40,7 +40,6 @@ def offered(*args: Any, **kwargs: Any) -> int:
     ],
 )
 def test_it_is_offered_where_triton_verifies(recipe, hardware, tokens):
-    """By the flag, or by heads that are too wide for the others."""
     assert offered(recipe, hardware) == tokens
 
 

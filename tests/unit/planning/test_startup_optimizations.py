@@ -9,13 +9,12 @@ import pytest
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import resolve_recipe
-from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, StartConditions
+from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, WSL_PINS, StartConditions
 from dflash_tui.presentation import plan_text
 
 ROOT, METHOD, PLAN = "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_ENABLE_STARTUP_PLAN"
@@ -111,13 +110,8 @@ def test_a_release_without_a_measure_is_named_with_the_one_that_has_it():
         assert f"--vllm {since}" in (error.value.hint or "")
 
 
-def test_eager_mode_has_no_graphs_to_plan_for():
-    assert PLAN not in planned(mode=Mode.EAGER, vllm="0.32.0").env
-
-
 @pytest.mark.parametrize("name", [name for name, measure in OPTIMIZATIONS.items() if measure.is_default])
 def test_each_can_be_left_out_by_hand(name):
-    """But those that every launch has, which say so."""
     if OPTIMIZATIONS[name].is_fixed:
         with pytest.raises(UsageError):
             planned(settings={f"start.{name}": False})
@@ -158,13 +152,10 @@ def test_a_wrong_setting_is_refused(settings):
         planned(settings=settings)
 
 
-def test_null_is_as_if_nothing_was_set():
-    assert planned(settings={"start.fork": None}).start == planned().start
-
-
 def test_the_plan_says_seconds_and_source_of_each():
     resolved = resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
     plan = planned(conditions=StartConditions(on_wsl=True))
+    assert plan.env[WSL_PINS] == "1"
     lines = plan_text.list_start_measures(resolved, plan)
     for name in plan.start:
         [line] = [line for line in lines if line.startswith(f"{name}: ")]
@@ -172,10 +163,3 @@ def test_the_plan_says_seconds_and_source_of_each():
         assert not OPTIMIZATIONS[name].saves or OPTIMIZATIONS[name].source in line
     assert any(line.startswith("without fork: ") for line in lines)
     assert any("start.instanttensor=true" in line for line in lines)
-
-
-def test_measures_name_variables_that_exist_once():
-    """Two measures that set one variable would undo each other."""
-    names = [name for measure in OPTIMIZATIONS.values() for name in measure.env]
-    assert len(names) == len(set(names))
-    assert startup_optimizations.list_exported({ROOT: "/x", "HOME": "/"}) == {ROOT}

@@ -6,10 +6,9 @@ import shlex
 
 import pytest
 import yaml
-from msgspec.structs import replace
 
 from dflash_tui.presentation import client_text
-from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_endpoint, format_wiring
+from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_wiring
 from tests.tui.conftest import a_run
 
 KEY = "not-for-any-file-93c1"
@@ -80,7 +79,3 @@ def test_python_reads_its_program():
 def test_an_endpoint_is_that_of_the_launch(changes, endpoint):
     """A key is asked for where others can connect; a length that is no number is not known."""
     assert Endpoint.from_run(a_run(**changes)) == endpoint
-
-
-def test_an_endpoint_in_one_line(snapshot):
-    assert [format_endpoint(OPEN), format_endpoint(replace(OPEN, key_variable=""))] == snapshot

@@ -71,12 +71,6 @@ def test_noise_is_told_with_its_cause(others, cause):
     assert "(0." not in said
 
 
-def test_the_share_that_tokens_are_drawn_from_is_told():
-    """Where one was asked for."""
-    assert "temperature 0.6, top-p 0.95\n" in experiment_report.render_markdown(a_report(temperature=0.6, top_p=0.95))
-    assert "top-p" not in experiment_report.render_markdown(a_report(temperature=0.6))
-
-
 def test_the_rule_and_its_figures_are_stated():
     """The test with t and its degrees of freedom, and the variation of each arm."""
     report = a_report()
@@ -129,7 +123,6 @@ def test_a_sweep_names_its_plateau():
 
 
 def test_text_of_others_opens_nothing():
-    """Errors and names of anybody, in a table and in a paragraph."""
     report = a_report(recipe=f"`{HOSTILE}|", synthetic=f"{HOSTILE}\n# x")
     broken = replace(
         report.boots[3], engine=f"{HOSTILE} \x1b[31m| y |\n# z", versions={"a": "[c](https://evil.example)"}
@@ -179,7 +172,6 @@ def test_boots_without_a_verdict_are_told_too():
 
 
 def test_intervals_are_drawn_around_one():
-    """On one scale, each end at its place, and never off the paper."""
     ratios = (Ratio(2.0, 1.5, 2.5), Ratio(0.9, 0.8, 1.0), Ratio(1.0, 0.0, float("inf")))
     drawn = Intervals(tuple(Interval("x", ratio) for ratio in ratios))
     lines = ["".join(span.text for span in line) for line in lay_out(drawn, 61)]

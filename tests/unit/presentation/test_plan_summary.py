@@ -39,7 +39,6 @@ def test_each_row_has_its_value(words, label, value):
 
 
 def test_a_summary_is_short():
-    """At most 25 lines of at most 110 columns."""
     lines = summarize_plan(command_line.planned("gemma-4-31b", "--gpu", "gb10"), 200).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 110

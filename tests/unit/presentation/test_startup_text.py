@@ -113,7 +113,6 @@ def test_facts_of_a_compiled_start(snapshot):
 
 
 def test_speculation_is_told_by_the_log_where_nothing_else_says_it(snapshot):
-    """A reading of /metrics says it better."""
     logged = SpeculationLogged(90.0, 4.95, 584, 1036)
     assert list_facts(state(COMPILED, 10.0, logged)) == snapshot
     assert list_facts(state(COMPILED, 10.0, logged, Sampled(91.0, Counters(1.0)))) == []

@@ -39,7 +39,6 @@ def test_the_headline_says_which_arm_and_how_much(speeds, snapshot):
 
 
 def test_one_boot_each_is_marked(snapshot):
-    """In the headline and in the details."""
     of = modes((0, 1))
     assert said(of, boots(of, [10.0, 20.0])) == snapshot
 
@@ -102,13 +101,7 @@ def test_a_sweep_says_its_plateau_and_what_it_recommends(snapshot):
     ] == snapshot
 
 
-def test_what_is_no_sweep_says_nothing():
-    """Two modes have no curve."""
-    assert verdict_text.describe_sweep(verdict.build_report(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))) == []
-
-
 def test_arms_are_called_by_what_speaks_for_itself():
-    """A mode needs no key; a number, `on` and `off` do."""
     assert verdict_text.label_arm(modes(), 1) == "compile"
     assert verdict_text.label_arm(design("spec", {"on": plan(), "off": plan()}, (0, 1)), 1) == "spec=off"
 
@@ -144,7 +137,6 @@ def test_a_prompt_that_alone_turns_the_verdict_is_named(slow, snapshot):
 
 
 def test_why_ratios_are_not_quotients_of_medians_is_under_them():
-    """In the details, where prompts are compared at all."""
     report = one_slow_prompt(0.03)
     assert ABOUT_RATIOS in to_terminal(experiment_report.build_report(report, details=True))
     alone = msgspec.structs.replace(report, comparisons=())

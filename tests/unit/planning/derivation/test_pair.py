@@ -290,22 +290,6 @@ def test_a_batch_holds_the_drafts_of_all_its_sequences(block, sequences):
     assert "max-num-seqs" not in derived(QWEN_27B).flags
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"architectures": "x", "text_config": [1], "block_size": -1, "dflash_config": "no", "auto_map": 7},
-        {"architectures": [["x"]], "block_size": 1e9, "mtp_num_hidden_layers": True, "model_type": "\x1b[2J"},
-        {"speculators_config": {"proposal_methods": [None]}, "aux_hidden_state_layer_ids": ["1", -4, 1 << 70]},
-        {"speculators_model_type": "x" * 10_000, "quantization_config": {"quant_method": 4}, "hidden_size": "a"},
-    ],
-)
-def test_a_config_that_lies_says_nothing(config):
-    made = read_checkpoint("a/b", config)
-    assert (made.block_size, made.last_layer_id, made.head_layers, made.speculators) == (None, None, 0, "")
-    assert made.architecture in {"", "x"}
-    assert (made.model_type, made.quantization, made.remote_code) == ("", "", False)
-
-
 def test_every_release_of_the_table_is_one_that_an_engine_can_have():
     table = load_architectures()
     assert {kind.method for kind in (*table.drafters.values(), *table.speculators.values())} <= set(Method)

@@ -1,7 +1,6 @@
 """Which parsers a chat template and a tokenizer ask for. The templates are cut down to the forms that models write."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -90,11 +89,3 @@ def test_a_llama_with_another_tokenizer_gets_no_parser(tmp_path):
         assert not chosen.name
         assert "chat template has no" in chosen.why
     assert find_missing_tokens("tool-call-parser", "llama3_json", target.tokens)
-
-
-@pytest.mark.parametrize(("tensor", "has_head"), [("mtp.fc.weight", True), ("model.norm.weight", False), ("", None)])
-def test_an_mtp_head_is_read_from_the_weight_index(tmp_path, tensor, has_head):
-    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"], "num_nextn_predict_layers": 1}')
-    if tensor:
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {tensor: "a.safetensors"}}))
-    assert asyncio.run(model_config.look_up_checkpoint(str(tmp_path))).has_mtp_weights is has_head

@@ -31,15 +31,7 @@ def test_the_drafter_of_the_targets_precision_stands_before_its_kind(target, own
     assert [name for name, is_own in arranged if is_own] == [first]
 
 
-def test_without_one_of_the_targets_precision_the_order_stays():
-    drafters = [name for name in DRAFTERS if "INT4" not in name]
-    arranged = arrange_by_precision(drafters, f"{LAGUNA}-INT4", str)
-    assert [is_own for _, is_own in arranged] == [False] * 5
-    assert [name for name, _ in arranged[1:4]] == [name for name in drafters if name.startswith(LAGUNA)]
-
-
 def test_the_names_of_the_catalogue_say_their_precision_or_nothing():
-    """In it each precision is stated, too."""
     said = {
         (split_precision(model.repo).precision, model.precision.partition(" ")[0].replace("awq", "int4"))
         for target in load_catalogue().targets.values()

@@ -149,6 +149,5 @@ def test_every_shipped_recipe_has_its_publication():
 
 
 def test_words_are_read_as_vllm_reads_them():
-    """What the comparison takes a command's words for."""
     words = ["--a", "--no-b", "--c", "0.70", "--d", '{"image": 0}', "--e", "x"]
     assert options(words) == {"a": True, "b": False, "c": 0.7, "d": {"image": 0}, "e": "x"}
