@@ -453,7 +453,7 @@ class DflashApp(TerminalApp):
 
     def action_chat(self) -> None:
         """Talk with the server that is shown, else with the newest, a boot of an A/B where there is no other."""
-        if isinstance(self.screen, ReplayScreen):
+        if self.current_mode == "replay":
             self.notify("a recording answers nothing; 2 shows the server that is watched", severity="warning")
             return
         watched = self.run_screen.view.run if self.has_server else None
