@@ -316,8 +316,12 @@ def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple
     expected = outlook.boots if outlook else None
     unseen = set(progress.design.order) - {boot.arm for boot in measured}
     from_here = f"estimate from {pluralize(len(measured), 'boot')}" if measured else ""
-    if expected is None or not unseen or (measured and not expected.whole):
+    if expected is None or not unseen:
         return estimate_left(progress, now), from_here, True
+    if measured and not expected.whole:  # arms differ by their starts rather than by their answers
+        rest = statistics.median((boot.took or 0.0) - (boot.ready or 0.0) for boot in measured)
+        boots = [None if start is None else rest + start for start in expected.seconds]
+        return estimate_left(progress, now, boots), from_here, True
     if not expected.source:
         return estimate_left(progress, now), from_here, True
     before = expected.seconds if expected.whole else [seconds or 0.0 for seconds in expected.seconds]
