@@ -3,7 +3,6 @@
 import contextlib
 import socket
 
-import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -26,14 +25,7 @@ def has_loopback() -> bool:
     return False
 
 
-def find_link_local() -> str:
-    """Return a link-local address of this machine with its zone; empty without one."""
-    every = [address for addresses in psutil.net_if_addrs().values() for address in addresses]
-    return next((each.address for each in every if each.family == socket.AF_INET6 and "%" in each.address), "")
-
-
 pytestmark = pytest.mark.skipif(not has_loopback(), reason="this machine has no ::1")
-LINK_LOCAL = find_link_local()
 
 
 def test_server_on_ipv6_is_launched_and_measured():
