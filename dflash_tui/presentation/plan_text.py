@@ -228,23 +228,6 @@ def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
     return lines + [f"try --set start.{measure.name}=true: {measure.does}{_format_gain(measure)}" for measure in offers]
 
 
-def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return the startup optimizations where room is short: what saved seconds where, the others by name."""
-    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
-    timed = [measure for measure in used if measure.seconds]
-    lines = []
-    if used:
-        names = [f"{measure.name} −{measure.seconds}" for measure in timed]
-        source = f" ({'; '.join(dict.fromkeys(measure.source for measure in timed))})" if timed else ""
-        lines.append(", ".join(names) + source)
-        lines.append(", ".join(measure.name for measure in used if not measure.seconds))
-    if plan.start_left_out:
-        lines.append("without " + ", ".join(f"{name} ({why})" for name, why in plan.start_left_out.items()))
-    if offers := startup_optimizations.list_offers(resolved, plan.start):
-        lines.append(f"to try: {', '.join(measure.name for measure in offers)}")
-    return "\n".join(line for line in lines if line)
-
-
 def _format_gain(measure: StartupOptimization) -> str:
     gain = f"{measure.saves} ({measure.source})" if measure.saves else ""
     since = f"from {measure.since} on" if measure.since else ""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
-from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
+from dflash_tui.launch.planner import LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
@@ -58,8 +58,7 @@ class LaunchSelection:
         """What became of plans by what the other hosts said of them, by the command of rank 0."""
         self.gpu: int | None = None  # the index of the GPU that somebody chose
         self._requests: dict[str, LaunchRequest] = {}
-        self._planned: dict[str, tuple[object, PlannedLaunch]] = {}
-        self._outlined: dict[str, tuple[object, LaunchOutline]] = {}
+        self._planned: dict[tuple[str, int | None], tuple[object, PlannedLaunch]] = {}
 
     def request(self, recipe: Recipe) -> LaunchRequest:
         """Return what is asked for; what nobody chose is left to the recipe and the machine."""
@@ -74,31 +73,15 @@ class LaunchSelection:
         """
         request, probe = self.request(recipe), self.probe or GpuProbe()
         cluster = self.clusters.get(request.peers)
-        basis = (request, probe, self.models, recipe, port, cluster)
-        before, planned = self._planned.get(recipe.name, (None, None))
+        basis = (request, probe, self.models, recipe, cluster)
+        before, planned = self._planned.get((recipe.name, port), (None, None))
         if planned is None or before != basis:
             planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port, cluster=cluster)
-            self._planned[recipe.name] = basis, planned
+            self._planned[recipe.name, port] = basis, planned
         if survey := self.surveyed.get(planned.plan.argv):
             ranks = replace(planned.plan, ranks=survey.plan.ranks)
             planned = planned._replace(plan=ranks, memory=survey.memory)
         return planned
-
-    def outline(self, recipe: Recipe) -> LaunchOutline:
-        """Return what `recipe` comes to as it is selected; a plan is made only where something was chosen for it.
-
-        Raises:
-            DflashError: the recipe cannot be planned so.
-        """
-        if recipe.name in self._requests:
-            planned = self.plan(recipe)
-            return LaunchOutline(planned.resolved, planned.plan.num_speculative_tokens, planned.memory)
-        basis = recipe, self.probe or GpuProbe(), self.request(recipe).gpu, self.models
-        before, outline = self._outlined.get(recipe.name, (None, None))
-        if outline is None or before != basis:
-            outline = planner.outline_launch(*basis)
-            self._outlined[recipe.name] = basis, outline
-        return outline
 
     def choose_peers(self, recipe: Recipe, peers: tuple[str, ...]) -> None:
         """Serve `recipe` together with these hosts, split over all of them unless it says how; with none alone."""
@@ -207,10 +190,10 @@ class LaunchSelection:
             looking = "looking for GPUs" if self.probe is None else "no GPU here"
             return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.reported_on) or 'a GPU'}")
         try:
-            outline = self.outline(recipe)
+            planned = self.plan(recipe)
         except DflashError as error:
             return SuitabilityReason(Suitability.NO, error.what)
-        standing, memory = outline.resolved.standing, outline.memory
+        standing, memory = planned.resolved.standing, planned.memory
         if memory and memory.certain > memory.budget:
             return SuitabilityReason(
                 Suitability.NO,

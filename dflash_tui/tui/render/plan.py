@@ -38,7 +38,6 @@ from dflash_tui.presentation.plan_text import (
     format_graphs_offer,
     format_published,
     format_restart,
-    format_start_measures,
     format_time_to_ready,
     list_shares,
 )
@@ -124,7 +123,7 @@ def render_plan(
         facts.append(("options", f"{options}  (o changes them)"))
     facts += [("expected", format_published(figures)) for figures in plan.expected[:1]]
     facts += [("ready", ready)] if (ready := format_time_to_ready(plan, before)) else []
-    facts += [("start", measures)] if (measures := format_start_measures(resolved, plan)) else []
+    facts += [("start", ", ".join(plan.start))] if plan.start else []
     facts.append(("engine", _engine(resolved.engine, engine)))
     facts += [("models", text) for text in _models(resolved, plan, models)]
     patches = ", ".join(plan.patches) or (

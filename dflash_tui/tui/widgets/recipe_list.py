@@ -169,7 +169,7 @@ class RecipeList(Vertical):
             return _SUITS.index(Suitability.MAYBE), True, 0, 0, name
         suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
         try:
-            resolved = self.choice.outline(entry).resolved
+            resolved = self.choice.plan(entry).resolved
         except DflashError:
             return _SUITS.index(suits), entry.for_cpu, len(_TRIED), _UNPROVEN, name
         here = entry.hardware.get(resolved.hardware)
@@ -319,14 +319,16 @@ def build_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelec
     if choice.probe is None:  # which decides nearly everything, and comes at once
         return RecipeRow(name, " ", "", "", "")
     try:
-        resolved, tokens, _ = choice.outline(entry)
+        resolved, plan, *_ = choice.plan(entry)
     except DflashError:
         return RecipeRow(name, Suitability.NO.value, UNKNOWN, UNKNOWN, "not possible")
     status, verified = resolved.standing.status.value, choice.verified.get(name)
     if verified and not verified.failed:
         status = format_short_badge(verified, resolved.engine.vllm)
     status += ", synthetic" if resolved.synthetic else ""
-    return RecipeRow(name, choice.suited(entry).suits.value, str(tokens), resolved.engine.vllm, status)
+    return RecipeRow(
+        name, choice.suited(entry).suits.value, str(plan.num_speculative_tokens), resolved.engine.vllm, status
+    )
 
 
 def render_recipe_rows(rows: Sequence[RecipeRow], width: int) -> tuple[Content, list[Content]]:
