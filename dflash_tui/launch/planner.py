@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import memory, serve_flags
+from dflash_tui.planning import cuda_graphs, memory, methods, patch_file, serve_flags
 from dflash_tui.planning.cluster import (
     Cluster,
     check_cluster,
@@ -27,7 +28,7 @@ from dflash_tui.planning.cluster import (
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import ArmCache, Plan, PlannedModel
-from dflash_tui.planning.plan_builder import ChosenEngine, build_plan, engine_folder_for
+from dflash_tui.planning.plan_builder import ChosenEngine, build_plan, engine_folder_for, list_models
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -68,6 +69,34 @@ class LaunchJob(NamedTuple):
     """The id of the failed run that this one replaces."""
     far_ranks: tuple[FarRank, ...] = ()
     """The ranks of it that run on other hosts already."""
+
+
+class LaunchOutline(NamedTuple):
+    """What tells how a launch suits the machine, without its command."""
+
+    resolved: ResolvedRecipe
+    tokens: int
+    memory: MemoryEstimate | None
+    """The memory that it needs, as that of a `PlannedLaunch`; None without a GPU to hold it against."""
+
+
+def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: LocalModels) -> LaunchOutline:
+    """Return what a launch of a recipe comes to for which nothing but a GPU was chosen, for a third of a plan's time.
+
+    Raises:
+        UsageError: as `plan_launch` does.
+    """
+    resolved, cards = _choose_gpus(gpu, recipe, probe, partial(resolution.resolve_recipe, recipe), 1)
+    check_cluster(resolved, count_gpus_needed(resolved.flags))
+    tokens = resolved.num_speculative_tokens
+    methods.check_release(resolved.method if tokens else Method.NONE, resolved.engine.vllm)
+    for name in resolved.patches:
+        patch_file.load_patch(name)
+    cuda_graphs.apply_mode(resolved, resolved.mode, tokens)
+    if not cards:
+        return LaunchOutline(resolved, tokens, None)
+    available = _pick_models(list_models(resolved, tokens), models)
+    return LaunchOutline(resolved, tokens, estimate_memory(resolved, resolved.mode, tokens, cards, available))
 
 
 def plan_launch(
@@ -130,6 +159,10 @@ def plan_launch(
         rank=rank,
         folders=folders,
     )
+    if (cards or plan.on_cpu) and not rank:  # a class that is not here is planned for, with folders that are not
+        for name in (plan.target, plan.drafter):
+            if not (plan.models_folder and Path(name).is_relative_to(plan.models_folder)):  # else it is built
+                serve_flags.check_model_path(name)
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
 
 

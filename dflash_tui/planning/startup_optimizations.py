@@ -144,6 +144,9 @@ ALL_OPTIMIZATIONS_OFF = {
 }
 
 
+WSL_PINS = "VLLM_WSL2_ENABLE_PIN_MEMORY"
+
+
 class StartConditions(msgspec.Struct, frozen=True):
     """What of this machine decides which optimizations apply."""
 
@@ -189,6 +192,8 @@ def choose_startup_optimizations(
             flags |= optimization.flags
         elif optimization.is_default:
             left_out[name] = why_not
+    if conditions.on_wsl and not resolved.recipe.for_cpu and WSL_PINS not in conditions.exported:
+        env.setdefault(WSL_PINS, "1")  # without pinned memory vLLM's V2 runner does not start there (vllm#54652)
     return ChosenOptimizations(replace(resolved, env=env, flags=flags), tuple(used), left_out)
 
 
@@ -205,7 +210,7 @@ def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[Startup
 
 def list_exported(environment: Mapping[str, str]) -> frozenset[str]:
     """Return the variables of the optimizations that are in `environment` already."""
-    names = {name for optimization in OPTIMIZATIONS.values() for name in optimization.env}
+    names = {WSL_PINS, *(name for optimization in OPTIMIZATIONS.values() for name in optimization.env)}
     return frozenset(names & environment.keys())
 
 

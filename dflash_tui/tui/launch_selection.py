@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
-from dflash_tui.launch.planner import LocalModels, PlannedLaunch
+from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
@@ -31,11 +31,17 @@ class Suitability(StrEnum):
 
 
 MARKS = (
-    (Suitability.YES.value, "Suits this machine: it was verified or reported on it, and fits"),
-    (Suitability.MAYBE.value, "May run: nobody reported it on this GPU, or whether it fits is not known"),
-    (Suitability.NO.value, "Does not run here: there is no such GPU or too little memory, or it is known to fail"),
+    (Suitability.YES.value, "Would start: the checks of class, driver and memory pass"),
+    (Suitability.MAYBE.value, "May start: its memory is tight or not known"),
+    (
+        Suitability.NO.value,
+        "Would not start here: no such GPU, its driver is too old, too little memory, or known to fail",
+    ),
+    ("GiB", "Memory that it needs on each GPU, with one request of its longest context"),
+    ("161 here", "tok/s of the last requests of its newest run on this machine"),
+    ("(30–35)", "tok/s published for this GPU with another profile, method or mode"),
 )
-"""What the mark beside a recipe means."""
+"""What the marks of a recipe mean."""
 
 
 class SuitabilityReason(NamedTuple):
@@ -46,19 +52,22 @@ class SuitabilityReason(NamedTuple):
 
 
 class LaunchSelection:
-    """What is selected on the launch screen. Nothing here looks at the machine: `probe` and `models` are handed in."""
+    """What is selected on the launch screen, for the GPUs of `probe`."""
 
     def __init__(self) -> None:
         self.probe: GpuProbe | None = None
         self.models: LocalModels = {}
         self.verified: dict[str, Verification] = {}
+        self.measured: dict[str, float] = {}
+        """The tok/s of the newest run of each recipe on this machine, by its name."""
         self.clusters: dict[tuple[str, ...], Cluster] = {}
         """The hosts that were reached, with their link, by the names of the peers."""
         self.surveyed: dict[tuple[str, ...], PlannedLaunch] = {}
         """What became of plans by what the other hosts said of them, by the command of rank 0."""
         self.gpu: int | None = None  # the index of the GPU that somebody chose
         self._requests: dict[str, LaunchRequest] = {}
-        self._planned: dict[tuple[str, int | None], tuple[object, PlannedLaunch]] = {}
+        self._planned: dict[str, tuple[object, PlannedLaunch]] = {}
+        self._outlined: dict[str, tuple[object, LaunchOutline]] = {}
 
     def request(self, recipe: Recipe) -> LaunchRequest:
         """Return what is asked for; what nobody chose is left to the recipe and the machine."""
@@ -73,15 +82,42 @@ class LaunchSelection:
         """
         request, probe = self.request(recipe), self.probe or GpuProbe()
         cluster = self.clusters.get(request.peers)
-        basis = (request, probe, self.models, recipe, cluster)
-        before, planned = self._planned.get((recipe.name, port), (None, None))
+        basis = (request, probe, self.models, recipe, port, cluster)
+        before, planned = self._planned.get(recipe.name, (None, None))
         if planned is None or before != basis:
             planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port, cluster=cluster)
-            self._planned[recipe.name, port] = basis, planned
+            if new := {
+                name: model
+                for name, model in planner.find_local_models(planned.plan).items()
+                if name not in self.models
+            }:
+                self.models = {**self.models, **new}
+                return self.plan(recipe, port)
+            self._planned[recipe.name] = basis, planned
         if survey := self.surveyed.get(planned.plan.argv):
             ranks = replace(planned.plan, ranks=survey.plan.ranks)
             planned = planned._replace(plan=ranks, memory=survey.memory)
         return planned
+
+    def forget_models(self) -> None:
+        """Read the models on this machine again."""
+        self.models, self._planned = {}, {}
+
+    def outline(self, recipe: Recipe) -> LaunchOutline:
+        """Return what `recipe` comes to as it is selected; a plan is made only where something was chosen for it.
+
+        Raises:
+            DflashError: the recipe cannot be planned so.
+        """
+        if recipe.name in self._requests:
+            planned = self.plan(recipe)
+            return LaunchOutline(planned.resolved, planned.plan.num_speculative_tokens, planned.memory)
+        basis = recipe, self.probe or GpuProbe(), self.request(recipe).gpu, self.models
+        before, outline = self._outlined.get(recipe.name, (None, None))
+        if outline is None or before != basis:
+            outline = planner.outline_launch(*basis)
+            self._outlined[recipe.name] = basis, outline
+        return outline
 
     def choose_peers(self, recipe: Recipe, peers: tuple[str, ...]) -> None:
         """Serve `recipe` together with these hosts, split over all of them unless it says how; with none alone."""
@@ -183,26 +219,35 @@ class LaunchSelection:
         self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:
-        """Return how `recipe` suits the GPUs that it would take; preflight looks closer before a launch."""
+        """Return whether `recipe` would start here, as far as that is known; preflight looks closer before a launch."""
         if recipe.for_cpu:
             return SuitabilityReason(Suitability.YES, "runs on any CPU")
         if not self.cards:
             looking = "looking for GPUs" if self.probe is None else "no GPU here"
             return SuitabilityReason(Suitability.NO, f"{looking}; it is for {', '.join(recipe.reported_on) or 'a GPU'}")
         try:
-            planned = self.plan(recipe)
+            outline = self.outline(recipe)
         except DflashError as error:
             return SuitabilityReason(Suitability.NO, error.what)
-        standing, memory = planned.resolved.standing, planned.memory
-        if memory and memory.certain > memory.budget:
-            return SuitabilityReason(
-                Suitability.NO,
-                f"it needs {format_gib(memory.certain)} at least, and vLLM may take {format_gib(memory.budget)}",
-            )
-        tight = memory is not None and (
-            not memory.knows_weights or (memory.requests is not None and memory.requests < 1)
+        if why := self._find_hindrance(outline):
+            return SuitabilityReason(Suitability.NO, why)
+        doubt = ""
+        if outline.memory is None or not outline.memory.knows_weights:
+            doubt = "the memory that it needs is not known"
+        elif outline.memory.requests is not None and outline.memory.requests < 1:
+            doubt = "it may not fit: the estimate is above what vLLM may take"
+        return SuitabilityReason(
+            Suitability.MAYBE if doubt else Suitability.YES, doubt or "class, driver and memory suit"
         )
-        why = f"{standing.status.value}: {standing.why}"
-        marks = {Status.BROKEN: Suitability.NO, Status.EXPERIMENTAL: Suitability.MAYBE}
-        mark = marks.get(standing.status, Suitability.MAYBE if tight else Suitability.YES)
-        return SuitabilityReason(mark, f"{why}; it may not fit" if tight else why)
+
+    def _find_hindrance(self, outline: LaunchOutline) -> str:
+        """Return why a launch would fail on a GPU that is here; empty where nothing that is known stands against it."""
+        standing, memory, engine = outline.resolved.standing, outline.memory, outline.resolved.engine
+        driver = (self.probe.driver if self.probe else "").partition(".")[0]
+        if standing.status is Status.BROKEN:
+            return f"broken: {standing.why}"
+        if engine.driver and driver.isdigit() and int(driver) < int(engine.driver):
+            return f"vLLM {engine.vllm} needs driver {engine.driver} or newer, and {driver} is here"
+        if memory and memory.certain > memory.budget:
+            return f"it needs {format_gib(memory.certain)} at least, and vLLM may take {format_gib(memory.budget)}"
+        return ""

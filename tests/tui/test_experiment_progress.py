@@ -60,7 +60,7 @@ def test_what_is_left_is_said_in_whole_parts(width):
 
 
 def test_a_boot_that_is_over_counts_before_what_was(snapshot):
-    """Starts alone are no estimate beside a whole boot."""
+    """An arm of which none is over takes as long, but for its start."""
     over = told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1])
     assert render_left(standing(*over), STARTS, BASE, 120).plain == snapshot
 

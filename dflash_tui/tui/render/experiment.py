@@ -110,10 +110,17 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
             f" · {pluralize(len(design.arms), 'setting')}",
         ]
     else:
-        since = f" · for {format_duration(max(0.0, now - design.made_at))}" if word == "running" else ""
+        since = f" · for {format_duration(measure_running(progress, now))}" if word == "running" else ""
         varied = _describe_in(design, width - _PADDING - head.cell_length).plain
         facts = [varied, f" · {'honest' if design.honest else 'quick'}", since]
     return join_fitting([head, *(Content.assemble((fact, MUTED)) for fact in facts)], width - _PADDING)
+
+
+def measure_running(progress: Progress, now: float) -> float:
+    """Return the seconds since the first boot began; the dialog that began it may have been open for long."""
+    began = [boot.began for boot in (*progress.boots, *progress.tries) if boot.began]
+    began += [progress.current.began] if progress.current else []
+    return max(0.0, now - min(began, default=now))
 
 
 def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
@@ -309,8 +316,12 @@ def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple
     expected = outlook.boots if outlook else None
     unseen = set(progress.design.order) - {boot.arm for boot in measured}
     from_here = f"estimate from {pluralize(len(measured), 'boot')}" if measured else ""
-    if expected is None or not unseen or (measured and not expected.whole):
+    if expected is None or not unseen:
         return estimate_left(progress, now), from_here, True
+    if measured and not expected.whole:  # arms differ by their starts rather than by their answers
+        rest = statistics.median((boot.took or 0.0) - (boot.ready or 0.0) for boot in measured)
+        boots = [None if start is None else rest + start for start in expected.seconds]
+        return estimate_left(progress, now, boots), from_here, True
     if not expected.source:
         return estimate_left(progress, now), from_here, True
     before = expected.seconds if expected.whole else [seconds or 0.0 for seconds in expected.seconds]

@@ -18,7 +18,7 @@ from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments import builder, controller, store, tune_schedule, tuner
+from dflash_tui.experiments import builder, controller, store, tune_schedule
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
@@ -50,6 +50,7 @@ from dflash_tui.tui.render.experiment import (
     to_content,
 )
 from dflash_tui.tui.render.run import render_startup
+from dflash_tui.tui.sharing import keep_as_recipe
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
     MUTED,
@@ -317,17 +318,7 @@ class ExperimentScreen(SizedScreen[None]):
     async def keep(self, progress: Progress, outcome: TuneOutcome) -> None:
         """Write the best setting as a recipe, beside any of that name."""
         name = progress.design.tuning.save_as if progress.design.tuning else ""
-        try:
-            path = await asyncio.to_thread(tuner.keep_best, progress, outcome, name, overwrite=False)
-        except (DflashError, OSError) as error:
-            known_error = (
-                error
-                if isinstance(error, DflashError)
-                else DflashError("the recipe was not written", evidence=str(error))
-            )
-            self.app.push_screen(ErrorDialog(known_error))
-            return
-        self.notify(f"wrote {path}", markup=False, timeout=10)
+        await keep_as_recipe(self, progress, outcome, name)
 
     def action_stop(self) -> None:
         detail = "The current boot is aborted and its server stopped. Finished boots are kept; r resumes from there."

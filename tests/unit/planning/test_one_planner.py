@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dflash_tui.common import paths
+from dflash_tui.common.errors import RecipeError
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import nvml
@@ -65,6 +66,30 @@ def test_the_command_line_and_the_panel_plan_the_same(name, variant, machine):
         assert planned == by_command(name, variant), cards
         assert planned.plan.request is not None
         assert planner.plan_launch_here(planned.plan.request) == planned, cards
+
+
+@pytest.mark.parametrize(("name", "variant"), RECIPES)
+def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, machine):
+    for cards in machines(name):
+        machine(*cards)
+        choice, recipe = select(name, variant)
+        for chosen in (None, *(card.index for card in cards)):
+            choice.gpu = chosen
+            outline, planned = choice.outline(recipe), choice.plan(recipe)
+            assert outline.resolved == planned.resolved, cards
+            assert outline.memory == (planned.memory if planned.gpus else None), cards
+            assert outline.tokens == planned.plan.num_speculative_tokens, cards
+
+
+def test_a_recipe_whose_patch_is_broken_is_not_outlined(machine):
+    machine(a_gpu(Hardware.GB10))
+    choice, recipe = select("gemma-4-31b", "")
+    own = paths.user_patches_folder() / f"{next(iter(choice.plan(recipe).resolved.patches))}.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("title: [")
+    for judge in (select("gemma-4-31b", "")[0].outline, select("gemma-4-31b", "")[0].plan):
+        with pytest.raises(RecipeError, match=own.name):
+            judge(recipe)
 
 
 @pytest.mark.parametrize(
