@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -19,7 +20,14 @@ _SIZE, _PLAYBACK_SIZE = (120, 44), (100, 30)
 def draw_experiment(report: ExperimentReport) -> str:
     """Return the verdict of an A/B or a tune as SVG."""
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")  # every font has it
-    return asyncio.run(_ab(replace(report, comparisons=list_verdicts(report))))
+    panel = DflashApp(load=dict)
+
+    def begin() -> bool:
+        panel.compare_screen.begin(replace(report, comparisons=list_verdicts(report)))
+        panel.switch_mode("compare")
+        return True
+
+    return asyncio.run(_draw(panel, "tune" if report.tune else "A/B", _SIZE, begin, panel.compare_screen.draw))
 
 
 def draw_run(name: str) -> str:
@@ -30,7 +38,9 @@ def draw_run(name: str) -> str:
     """
     os.environ.setdefault("DFLASH_TUI_MARKER", "block")
     recorded = recording.find_recording(name)
-    return asyncio.run(_run(Player(recorded, at=recorded.last_event_time() - recorded.started_at, clock=lambda: 0.0)))
+    player = Player(recorded, at=recorded.last_event_time() - recorded.started_at, clock=lambda: 0.0)
+    panel = DflashApp(player=player, load=dict)
+    return asyncio.run(_draw(panel, "run", _SIZE, lambda: not player.behind, panel.replay_screen.view.draw))
 
 
 def draw_playback(report: ExperimentReport, arm: str = "", prompt: str = "") -> str:
@@ -43,37 +53,19 @@ def draw_playback(report: ExperimentReport, arm: str = "", prompt: str = "") -> 
     moment = 0.0
     screen = PlaybackScreen(report, arm, prompt, lambda: moment)
     moment = min(screen.pair.a.seconds, screen.pair.b.seconds)
-    return asyncio.run(_playback(screen))
-
-
-async def _playback(screen: PlaybackScreen) -> str:
     panel = DflashApp(playback=screen, load=dict)
-    async with panel.run_test(size=_PLAYBACK_SIZE) as pilot:
-        while not screen.is_active:
-            await pilot.pause(0.02)
-        for _ in range(3):
-            screen.draw()
-            await pilot.pause()
-        return panel.export_screenshot(title="dflash-tui A/B")
+    return asyncio.run(_draw(panel, "A/B", _PLAYBACK_SIZE, lambda: screen.is_active, screen.draw))
 
 
-async def _ab(report: ExperimentReport) -> str:
-    panel = DflashApp(load=dict)
-    async with panel.run_test(size=_SIZE) as pilot:
-        panel.compare_screen.begin(report)
-        panel.switch_mode("compare")
-        for _ in range(3):  # the first drawing gives the parts their size
-            await pilot.pause()
-            panel.compare_screen.draw()
-        return panel.export_screenshot(title=f"dflash-tui {'tune' if report.tune else 'A/B'}")
-
-
-async def _run(player: Player) -> str:
-    panel = DflashApp(player=player, load=dict)
-    async with panel.run_test(size=_SIZE) as pilot:
-        while player.behind:
+async def _draw(
+    panel: DflashApp, title: str, size: tuple[int, int], begin: Callable[[], bool], draw: Callable[[], None]
+) -> str:
+    """Return the screen once `begin` is true, drawn three times: the first drawing gives the parts their size."""
+    async with panel.run_test(size=size) as pilot:
+        while not begin():
             await pilot.pause(0.02)
         for _ in range(3):
             await pilot.pause()
-            panel.replay_screen.view.draw()
-        return panel.export_screenshot(title="dflash-tui run")
+            draw()
+        await pilot.pause()
+        return panel.export_screenshot(title=f"dflash-tui {title}")
