@@ -23,7 +23,7 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import parse_sample
 
-WINDOW = 10.0
+WINDOW = 12.0
 _MOST_LOOKS, _LOOK_SECONDS = 300, 5.0
 _LOG_HINT = "read its log: docker logs NAME 2>&1 | dflash-tui why -"
 

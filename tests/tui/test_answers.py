@@ -7,7 +7,7 @@ from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.answers import AnswerPair, PromptKey
 from dflash_tui.experiments.design import KeptAnswer
-from dflash_tui.tui.screens.playback import AnswersDialog, describe_blank, render_answers
+from dflash_tui.tui.dialogs.answers import AnswersDialog, describe_blank, render_answers
 from tests.support.experiment_factories import a_design, boots, told, written
 from tests.tui.panel import app, shows, text, wait_for
 
