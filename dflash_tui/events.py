@@ -189,6 +189,8 @@ class Launched(Event, frozen=True, tag="launched"):
     """The RoCE devices over which NCCL was to talk to other hosts; empty where none was found or asked for."""
     rank: int = 0
     hardware: str = ""
+    published_length: float | None = None
+    """The least acceptance length that others published for this set-up; None where nobody did."""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.
@@ -252,6 +254,14 @@ class SpeculationLogged(Event, frozen=True, tag="speculation"):
     per_position: tuple[float, ...] = ()
 
 
+class LoadLogged(Event, frozen=True, tag="load", gc=False):
+    """What the log says of the requests at one time; `kv_usage` is a share (0 to 1) of the KV cache."""
+
+    running: Whole
+    waiting: Whole
+    kv_usage: float | None = None
+
+
 class Noted(Event, frozen=True, tag="fact"):
     """A fact that the server logs about itself, e.g. `attention` FLASH_ATTN."""
 
@@ -307,13 +317,15 @@ class LatenciesSampled(Event, frozen=True, tag="latencies"):
 class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     """Memory in bytes that the server uses; `source` says how it was measured, `total` is the capacity.
 
-    `available` is what the machine has left where the server takes its memory from the machine (CPU, unified).
+    `available` is what the machine has left where the server takes its memory from the machine (CPU, unified), and
+    `swapped` what of the server the kernel has put on a disk there.
     """
 
     used: Whole
     total: Whole
     source: str
     available: Whole | None = None
+    swapped: Whole = 0
 
 
 class GpusSampled(Event, frozen=True, tag="gpus"):
@@ -322,15 +334,17 @@ class GpusSampled(Event, frozen=True, tag="gpus"):
     gpus: tuple[GpuLoad, ...]
 
 
-class ProcessorsSampled(Event, frozen=True, tag="processors"):
+class ProcessorsSampled(Event, frozen=True, tag="processors", omit_defaults=True):
     """The processors that a server without a GPU keeps busy.
 
-    `busy` is how many, the mean of some seconds, of `total` that its processes may run on; `threads` are those of all.
+    `busy` is how many, the mean of some seconds, of `total` that its processes may run on; `threads` are those of all,
+    and `others` is how many processors all other programs kept busy, None in earlier recordings.
     """
 
     busy: Amount
     total: Whole
     threads: Whole
+    others: Amount | None = None
 
 
 class Suspended(Event, frozen=True, tag="suspended"):
@@ -475,7 +489,7 @@ Recorded = (
 )  # fmt: skip
 AnyEvent = (
     Preparing | Launched | LogLine | PhaseStarted | Progressed | Stated | EngineInitialized | SpeculationLogged
-    | Noted | Compiled | Problem | Recorded
+    | LoadLogged | Noted | Compiled | Problem | Recorded
 )  # fmt: skip
 
 # Requests of the recorder are no measurements: one shows that a server can generate, another that it still can. The

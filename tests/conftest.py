@@ -1,7 +1,6 @@
 """Folders of their own for every test, and the demo engine, which is built once and kept outside the checkout."""
 
 import asyncio
-import fcntl
 import gc
 import os
 import re
@@ -99,10 +98,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest; what needs the engine for itself comes last, when little else runs."""
+    """Begin with what takes longest."""
     for item in items:
         assert _may_be_long(item.path) or not item.get_closest_marker("long"), f"{item.path} is not searched for {item}"
-    items.sort(key=lambda item: (_place(item), item.get_closest_marker("alone") is not None))
+    items.sort(key=_place)
 
 
 def pytest_collection_finish() -> None:
@@ -208,14 +207,6 @@ def demo_engine(engine_data) -> environments.Engine:
         return asyncio.run(installation.install_engine(spec, engine_folder_for(spec), lambda _event: None))
 
 
-@pytest.fixture
-def engine_turn(request, demo_engine, engine_data) -> Iterator[None]:
-    """Use the kept engine beside others, or alone by its marker: its files change, or its processors are measured."""
-    with (engine_data / "turn.lock").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
-        yield
-
-
 @pytest.fixture(scope="session")
 def own_engine_data(engine_data, demo_engine) -> Iterator[Path]:
     """Return a data folder with a copy of the kept engine, whose files may change while others use that one."""
@@ -225,7 +216,7 @@ def own_engine_data(engine_data, demo_engine) -> Iterator[Path]:
 
 
 @pytest.fixture
-def with_engine(folders, engine_turn, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
+def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
     """Use the kept engine and its caches; end whatever server the test leaves."""
     _use_engine(engine_data, engine_data, monkeypatch)
     yield folders
@@ -233,7 +224,7 @@ def with_engine(folders, engine_turn, demo_engine, engine_data, monkeypatch) -> 
 
 
 @pytest.fixture
-def with_own_engine(folders, engine_turn, own_engine_data, engine_data, monkeypatch) -> Iterator[Path]:
+def with_own_engine(folders, own_engine_data, engine_data, monkeypatch) -> Iterator[Path]:
     """Use a copy of the kept engine, and its caches; end whatever server the test leaves."""
     _use_engine(own_engine_data, engine_data, monkeypatch)
     yield folders

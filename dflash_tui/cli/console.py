@@ -17,7 +17,7 @@ from dflash_tui.common.sanitizer import escape_control_characters
 _MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")
 _COMMAND = re.compile(
     r"\s*(?:→\s+)?(?:[\w ]{1,12}:\s+)?"
-    r"(?:(?:dflash-tui|curl|systemctl|loginctl|sudo|ssh|rm|uv|pip|docker) |\S*/vllm serve |--?\w)|.*\\$"
+    r"(?:(?:\S*dflash-tui|curl|systemctl|loginctl|sudo|ssh|rm|uv|pip|docker) |\S*/vllm serve |--?\w)|.*\\$"
 )
 
 

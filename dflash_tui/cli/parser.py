@@ -178,11 +178,12 @@ def _add_logs(logs: argparse.ArgumentParser) -> None:
 
 
 def _add_why(why: argparse.ArgumentParser) -> None:
-    failed = (
-        "a run, the start of its name, or a recipe (default: the newest that failed); or any vLLM's log: a file, or -"
+    server = (
+        "a run, the start of its name, or a recipe (default: the newest that failed); a recording; "
+        "or any vLLM: the address of one that runs, its log as a file, or -"
     )
-    why.add_argument("run", metavar="RUN|FILE|-", nargs="?", help=failed)
-    add_switch(why, "--report", help="a text for vLLM's issue tracker instead, without secrets")
+    why.add_argument("run", metavar="RUN|URL|FILE|-", nargs="?", help=server)
+    add_switch(why, "--report", help="a text for a forum or vLLM's issue tracker instead, without secrets")
     add_json_option(why)
 
 
@@ -511,7 +512,7 @@ COMMANDS = {
     "recipes": ProgramCommand("look", "list, check, show, begin, add or import recipes", _add_recipes, "recipes"),
     "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
     "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
-    "why": ProgramCommand("look", "say why a server failed, and what may help", _add_why, "logs"),
+    "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", _add_why, "logs"),
     "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "panel"),
     "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "panel"),
     "engine": ProgramCommand(

@@ -1,16 +1,4 @@
-"""Errors that a user can act on, with an exit code for each class.
-
-* DflashError            1  the operation failed
-  + UsageError           2  a flag, a name or a recipe is wrong; nothing was started
-    - RecipeError           file:line: key: what was expected
-  + EngineError          3  the vLLM environment cannot be built or is not usable
-  + PreflightFailed      4  it would not start: it does not fit, or something is missing
-  + PatchError           5  a patch neither applies nor is applied
-  + ServerFailed         6  the server exited before it was ready, or failed while serving
-  + OutputDiffers        7  speculation changes answers by more than rounding
-
-Watching that ends with Ctrl-C exits with 130.
-"""
+"""Errors that a user can act on, with an exit code for each class; Ctrl-C while watching exits with 130."""
 
 from __future__ import annotations
 

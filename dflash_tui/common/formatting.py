@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
+import shutil
 import sys
 import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from pathlib import Path
 
 UNKNOWN = "—"
 GIB = 1 << 30
@@ -272,9 +275,14 @@ def read_called_name() -> str:
 
 
 def name_program() -> str:
-    """Return the words by which the user runs this program: `dflash-tui`, from another machine with `--host`."""
-    name = read_called_name()
-    return f"{_PROGRAM} --host {name}" if name else _PROGRAM
+    """Return the words by which the user runs this program: `dflash-tui`, or its path where PATH does not have it.
+
+    From another machine they have `--host`.
+    """
+    if name := read_called_name():
+        return f"{_PROGRAM} --host {name}"
+    is_path = Path(sys.argv[0]).name == _PROGRAM and not shutil.which(_PROGRAM)
+    return shlex.quote(sys.argv[0]) if is_path else _PROGRAM
 
 
 def name_commands(text: str) -> str:

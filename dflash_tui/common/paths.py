@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 import platformdirs
@@ -12,7 +11,6 @@ import platformdirs
 from dflash_tui.common.errors import UsageError
 
 _APP = "dflash-tui"
-_DECIDING = ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 # The folder of this package, in a checkout or in site-packages; what is shipped lies in it.
 PACKAGE_ROOT = Path(__file__).parents[1]
 
@@ -45,12 +43,7 @@ def find_existing(folder: Path) -> Path:
 
 
 def _own(place: Callable[[str], Path]) -> Path:
-    """Return a folder of ours, which is worked out anew only when the environment says another one."""
-    return _find_own(place, tuple(os.environ.get(name) for name in _DECIDING))
-
-
-@lru_cache(maxsize=32)
-def _find_own(place: Callable[[str], Path], _environment: tuple[str | None, ...]) -> Path:
+    """Return a folder of ours; raise UsageError where it is not absolute, as without a home, or not valid UTF-8."""
     try:
         folder = place(_APP)
         str(folder).encode()

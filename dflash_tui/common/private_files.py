@@ -26,11 +26,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def ensure_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for its owner alone; an existing one stays as it is.
-
-    Raises:
-        OSError: it cannot be made, or something else is there.
-    """
+    """Make a folder and its missing parents for their owner alone; an existing one stays as it is."""
     try:
         make_private_folder(folder)
     except FileExistsError:

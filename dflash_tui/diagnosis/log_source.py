@@ -8,6 +8,7 @@ A posted log is not trusted, and a line may have a megabyte: no pattern looks ba
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import select
@@ -43,7 +44,7 @@ _OWN = re.compile(
     rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
 )
 _LONGEST_HEAD = 80
-_JSON = re.compile(rb'^\{"log":"')
+_JSON = re.compile(rb'^\{"log": ?"')
 _SAMPLE_LINES = 300
 _MOST_WRAPPERS = 4
 _LEAST_SHARE = 0.6
@@ -160,7 +161,10 @@ class LogSource:
                     break
             if not begin.strip():
                 raise UsageError(f"{self.name} is empty", hint=_HINT)
-            if b"\x00" in begin[:_LOOKED_AT]:
+            if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as PowerShell redirects
+                decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+                pieces, begin = (decode(piece).encode(errors="replace") for piece in chain((begin,), pieces)), b""
+            elif b"\x00" in begin[:_LOOKED_AT]:
                 hint = "a compressed log can be piped: zcat FILE | dflash-tui why -"
                 raise UsageError(f"{self.name} is not a text file", hint=hint)
             yield from _join_lines(chain((begin,), pieces))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.diagnosis.cause import UNKNOWN, Confidence, Diagnosis, diagnose_run, find_logged_cause, shorten_frame
+from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis, diagnose_run, find_logged_cause
+from dflash_tui.diagnosis.explanation import NO_FAILURE, Explanation, explain_alarms, name_phase
 from dflash_tui.diagnosis.log_source import LogSource, Unwrapper
-from dflash_tui.events import Exited, Launched, LogLine, Phase, Problem
-from dflash_tui.run_state.alarms import SLOW_SIGNS, build_acceptance_alarm, find_log_alarms
+from dflash_tui.events import Exited, Launched, LogLine, Problem
+from dflash_tui.run_state.alarms import build_acceptance_alarm, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances, list_symptoms
 from dflash_tui.vllm_output.log_reader import LogReader
@@ -59,7 +59,6 @@ def find_wait(lines: Iterable[LogLine]) -> tuple[Wait, str] | None:
     return next(((wait, text) for text in telling for wait in _WAITS if wait.pattern.search(text)), None)
 
 
-NO_FAILURE = "none"
 _OF_VLLM = re.compile(
     rb"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\]|"
     rb"\((?:APIServer|EngineCore|\w*Worker)[^()\n]*pid=|[/\\]vllm[/\\]\w|\bvllm(?:\.\w+){2,}|"
@@ -88,36 +87,6 @@ _UNLIKE = 8 << 20
 # A line of the log that was posted in pieces: vLLM writes all of it in one.
 _NO_DRAFTS = re.compile(rb"Avg Draft acceptance rate: 0\.0+%")
 _FRAGMENT = 400
-
-
-class LogExplanation(msgspec.Struct, frozen=True):
-    """Why a server failed, by its log alone. Programs read it: a field is never renamed or removed."""
-
-    kind: str
-    """The name of the cause; `unknown` without one, `none` where the log shows no failure, one of `SLOW_SIGNS` of a
-    server that runs slowly."""
-    cause: str
-    evidence: tuple[str, ...] = ()
-    """The lines that show it, in full, the best first."""
-    fix: tuple[str, ...] = ()
-    """What to do, a sentence or two each, the best first."""
-    confidence: Confidence = "certain"
-    phase: str = ""
-    """The phase of the start in which the log ends, `up` for a server that served, empty where it does not say."""
-    versions: dict[str, str] = {}
-    """The versions that the log names, such as `vllm`, by package."""
-    figures: dict[str, float] = {}
-    """What the log states: seconds of initialising the engine and of compiling, the last acceptance length and rate."""
-    backends: dict[str, str] = {}
-    """What the log says that it computes with: `attention`, `moe` and `gemm`."""
-    warnings: tuple[str, ...] = ()
-    """What the start says that makes the server slower than meant, with what to do."""
-    process: str = ""
-    """Which process of the server failed first, as vLLM calls it; empty where the log does not say."""
-    link: str = ""
-    """Where more is known about it."""
-    notes: tuple[str, ...] = ()
-    """What was left out of the log."""
 
 
 class _Boot:
@@ -174,27 +143,25 @@ class _Boot:
                 return None
         return diagnose_run(self.state, circumstances=Circumstances(has_recipe=False))
 
-    def explain_silence(self) -> LogExplanation:
+    def explain_silence(self) -> Explanation:
         """Return what the log of a server says that did not fail as far as it goes."""
-        phase = _name_phase(self.state)
-        alarm = next((alarm for alarm in find_log_alarms(self.state) if alarm.kind in SLOW_SIGNS), None)
-        confidence: Confidence = "certain"
-        if alarm is None and self.drafts_in_vain:
-            alarm, confidence = build_acceptance_alarm(self.at, self.drafts_in_vain), "likely"
-        if alarm:
-            return LogExplanation(alarm.kind, alarm.what, (alarm.evidence,), (alarm.hint,), confidence, phase)
+        alarms = find_log_alarms(self.state)
+        if self.drafts_in_vain and not alarms:
+            vain = build_acceptance_alarm(self.at, self.drafts_in_vain)
+            return msgspec.structs.replace(explain_alarms((vain,), self.state, ""), confidence="likely")
         if self.state.up_at is not None or self.state.logged_speculation:
             health = "the server was up, and was asked to stop" if self._was_stopped else "the server was up"
-            return LogExplanation(NO_FAILURE, f"this log shows no failure: {health}", phase=phase)
+            return explain_alarms(alarms, self.state, f"this log shows no failure: {health}")
+        phase = name_phase(self.state)
         if waited := find_wait(self.state.lines):
             wait, line = waited
-            return LogExplanation(wait.kind, wait.cause, (line,), (wait.fix,), "likely", phase)
+            return Explanation(wait.kind, wait.cause, (line,), (wait.fix,), "likely", phase)
         where = f"in the phase {phase}, " if phase else ""
         cause = f"this log shows no failure: it ends {where}before the server is up"
-        return LogExplanation(NO_FAILURE, cause, (), (_GONE,), "likely", phase)
+        return Explanation(NO_FAILURE, cause, (), (_GONE,), "likely", phase)
 
 
-def explain_log(source: LogSource) -> LogExplanation:
+def explain_log(source: LogSource) -> Explanation:
     """Return why the server failed whose log this is; of several starts in it the last one that failed.
 
     Raises:
@@ -229,19 +196,19 @@ def explain_log(source: LogSource) -> LogExplanation:
 
 def _build_explanation(
     boot: _Boot, diagnosis: Diagnosis | None, versions: dict[str, str], notes: tuple[str, ...]
-) -> LogExplanation:
+) -> Explanation:
     logged = boot.state.startup.facts.get("vllm", ())
     versions = {"vllm": logged[0]} | versions if logged else versions
     explanation = (
         boot.explain_silence()
         if diagnosis is None
-        else LogExplanation(
+        else Explanation(
             kind=diagnosis.kind,
             cause=diagnosis.cause,
             evidence=diagnosis.evidence,
             fix=diagnosis.fix,
             confidence=diagnosis.confidence,
-            phase=_name_phase(boot.state),
+            phase=name_phase(boot.state),
             process=_PROCESS_NUMBER.sub("", diagnosis.process),
             link=diagnosis.link,
         )
@@ -252,7 +219,7 @@ def _build_explanation(
         versions=versions,
         figures=_list_figures(boot.state),
         backends={name: ", ".join(facts[name]) for name in ("attention", "moe", "gemm") if name in facts},
-        warnings=tuple(str(alarm) for alarm in find_log_alarms(boot.state) if alarm.kind != explanation.kind),
+        warnings=explanation.warnings if explanation.slow else tuple(map(str, find_log_alarms(boot.state))),
         notes=notes,
     )
 
@@ -266,12 +233,6 @@ def _list_figures(state: RunState) -> dict[str, float]:
         "acceptance": speculation.accepted / speculation.drafted if speculation and speculation.drafted else None,
     }
     return {name: value for name, value in figures.items() if value is not None}
-
-
-def _name_phase(state: RunState) -> str:
-    """Return the phase in which a log ends; empty where it names none, as a part of a log may."""
-    phase = Phase.UP if state.up_at is not None else state.startup.phase
-    return "" if phase in {None, Phase.IMPORT} else str(phase)
 
 
 def _split_boots(piece: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -292,51 +253,3 @@ def _read_versions(text: bytes) -> dict[str, str]:
         name = match["name"].decode().lower()
         versions.setdefault(_CALLED.get(name, name), match["version"].decode().rstrip("."))
     return versions
-
-
-_NARROWEST = 40
-_BACKENDS = {"moe": "MoE", "gemm": "GEMM"}
-_SURE = {"certain": "certain", "likely": "likely, the message may have other reasons", "guess": "a guess"}
-
-
-def format_explanation(explanation: LogExplanation, width: int) -> str:
-    """Return cause, what to do, evidence in full and how sure it is, in lines of at most `width` cells."""
-    return "\n".join(_list_lines(explanation, max(_NARROWEST, width)))
-
-
-def _list_lines(explanation: LogExplanation, width: int) -> Iterator[str]:
-    sign = "✓" if explanation.kind == NO_FAILURE else "!" if explanation.kind in SLOW_SIGNS else "✗"
-    yield from _wrap(f"{sign} ", explanation.cause, width)
-    for step in explanation.fix:
-        yield from _wrap("→ ", step, width)
-    for line in explanation.evidence:
-        yield from _wrap("  │ ", shorten_frame(line), width)
-    yield from _wrap("  ", " · ".join(_list_facts(explanation)), width)
-    if explanation.link:
-        yield f"  see also: {explanation.link}"
-    for warning in explanation.warnings:
-        yield from _wrap("! ", warning, width)
-    for note in explanation.notes:
-        yield from _wrap("  note: ", note, width)
-
-
-def _list_facts(explanation: LogExplanation) -> Iterator[str]:
-    yield f"{_SURE[explanation.confidence]} ({explanation.kind})"
-    if explanation.phase:
-        yield "while serving" if explanation.phase == "up" else f"in the phase {explanation.phase}"
-    if explanation.process:
-        yield f"in {explanation.process}"
-    if "engine_init_s" in explanation.figures:
-        yield f"engine in {explanation.figures['engine_init_s']:.0f} s"
-    if "acceptance_length" in explanation.figures:
-        yield f"acceptance length {explanation.figures['acceptance_length']:.2f}"
-    yield from (f"{name} {version}" for name, version in explanation.versions.items())
-    yield from (f"{_BACKENDS.get(name, name)} {backend}" for name, backend in explanation.backends.items())
-
-
-def _wrap(head: str, text: str, width: int) -> list[str]:
-    """Return a text in lines that hang below its head; no word of it is left out."""
-    indent = "  │ " if "│" in head else " " * len(head)
-    return textwrap.wrap(
-        " ".join(text.split()), width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False
-    ) or [head.rstrip()]

@@ -28,6 +28,7 @@ from dflash_tui.diagnosis.cause import (
     find_problem_line,
     shorten_frame,
 )
+from dflash_tui.diagnosis.explanation import Explanation
 from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.events import Exited, RankState
 from dflash_tui.machine import nvml, processes
@@ -246,10 +247,28 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def scrub_text(text: str, run: Run) -> str:
+def build_server_report(explanation: Explanation, run: Run | None) -> str:
+    """Return what `why` says of a server in Markdown, with the plan where it is a run; its title first."""
+    versions = _list_versions(run) if run else explanation.versions.items()
+    figures = ", ".join(f"{name} {value:g}" for name, value in explanation.figures.items())
+    backends = ", ".join(f"{name} {backend}" for name, backend in explanation.backends.items())
+    unusual = [explanation.cause, *explanation.evidence, *(f"→ {step}" for step in explanation.fix)]
+    parts = [
+        f"# {scrub_text(explanation.cause, run)[:120]}",
+        "## Versions\n\n" + "\n".join(scrub_text(f"- {name}: {text}", run) for name, text in versions),
+        f"## Command\n\n{_code_block([format_command(run.plan)], run)}" if run else "",
+        f"## Figures\n\n{figures}{'; ' if figures and backends else ''}{backends}" if figures or backends else "",
+        f"## What is unusual\n\n{_code_block([*unusual, *explanation.warnings], run)}",
+        scrub_text("\n".join(explanation.notes), run),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def scrub_text(text: str, run: Run | None) -> str:
     """Remove tokens, prompts, and the names of folders, users and hosts from a text."""
-    plan = run.plan
-    folders = {str(run.folder): "<run>", plan.engine_folder: "<engine>", plan.models_folder: "<models>"}
+    plan = run.plan if run else None
+    folders = {str(run.folder): "<run>"} if run else {}
+    folders |= {plan.engine_folder: "<engine>", plan.models_folder: "<models>"} if plan else {}
     folders |= {str(paths.cache_folder()): "<cache>", str(Path.home()): "~"}
     for folder, name in folders.items():
         if len(folder) > 1:
@@ -269,10 +288,10 @@ def _user_name() -> str:
         return ""
 
 
-def _code_block(lines: Iterable[str], run: Run) -> str:
+def _code_block(lines: Iterable[str], run: Run | None) -> str:
     """Return scrubbed lines as a fenced code block that none of them can close."""
     body = scrub_text("\n".join(lines), run)
-    longest = max((len(run) for run in re.findall("`+", body)), default=0)
+    longest = max((len(ticks) for ticks in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{body}\n{fence}"
 

@@ -27,6 +27,9 @@ _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 0.05, 0.95, 0.05
 _PATCHED = {"attention_causal", "attention_images", "attention_dtype", "spec_target", "kernel", "device_fault"}
 _PINNED = {"architecture", "missing_module", "wrong_build", "driver_old", "spec_key", "arguments"}
 _AGAIN = {"killed", "engine_killed", "worker_died", "terminated", "oom_killed", "hub_down", "gpu_fault", "open_files"}
+_OF_MACHINE = {"killed", "terminated", "hub_down", "hub_offline", "gated", "port_in_use", "memory_taken"}
+# What of a request changes the recipe's set-up; the others choose a machine, a port or a set-up that it has.
+_CHANGES = ("mode", "method", "num_speculative_tokens", "vllm", "engine")
 _TRITON = {"attention_images", "attention_dtype", "attention", "device_fault", "crashed"}
 
 
@@ -44,7 +47,7 @@ class Remedy(msgspec.Struct, frozen=True):
 def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
     """Return what may help, the best first; `port` is the next free one."""
     kind = diagnosis.kind
-    remedies = [*_advised(diagnosis, plan)]
+    remedies = [*_undo(kind, plan), *_advised(diagnosis, plan)]
     if rule := _BY_KIND.get(kind):
         remedies += rule(diagnosis, plan)
     if kind == "port_in_use" and port:
@@ -64,6 +67,17 @@ def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) 
         for place, remedy in enumerate(remedies)
         if all(remedy.changes != better.changes for better in remedies[:place])
     )
+
+
+def _undo(kind: str, plan: Plan) -> Iterator[Remedy]:
+    """Yield the launch without what was changed by hand, unless the failure is of the machine."""
+    request = plan.request
+    if request is None or kind in _OF_MACHINE:
+        return
+    fields = tuple(name for name in _CHANGES if getattr(request, name) is not None)
+    if names := [*(name.replace("_", "-") for name in fields), *request.settings]:
+        changes = LaunchChanges(removed=fields, removed_settings=tuple(request.settings))
+        yield Remedy(f"without what you changed: {', '.join(names)}", changes)
 
 
 def _advised(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:

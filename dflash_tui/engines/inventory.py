@@ -150,11 +150,7 @@ def list_broken_engines() -> list[Path]:
 
 
 def clear_leftover(folder: Path) -> None:
-    """Delete what a killed installation or removal left in `folder`, or an engine that is broken.
-
-    Raises:
-        UsageError: it is being installed right now, a server runs from it, or it is a link.
-    """
+    """Delete what a killed installation or removal left, or a broken engine; raise UsageError where it is in use."""
     refuse_running_server(folder)
     _refuse_link(folder)
     with _hold_install_lock(folder):
@@ -207,11 +203,7 @@ def read_cached_serve_options(engine: Engine) -> ServeOptions | None:
 
 
 def adopt_engine(folder: Path) -> Engine:
-    """Add an environment of the user's to the list; only our own record is written, nothing in the environment.
-
-    Raises:
-        UsageError: it is not an environment with a vLLM that has DFlash.
-    """
+    """Add an environment of the user's to the list: only our own record is written, nothing in the environment."""
     folder = paths.resolve_links(paths.expand_home(str(folder)))
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
         raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
@@ -262,11 +254,7 @@ def digest_state(engine: Engine) -> str:
 
 
 def remove_engine(engine: Engine) -> None:
-    """Delete an engine that we installed; of an adopted one only our record.
-
-    Raises:
-        UsageError: a server runs from it, or one that we installed is a link now.
-    """
+    """Delete an engine of ours, of an adopted one only our record; raise UsageError where a server runs from it."""
     refuse_running_server(Path(engine.folder))
     if not engine.adopted:
         _refuse_link(Path(engine.folder))

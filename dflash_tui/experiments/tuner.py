@@ -184,7 +184,8 @@ def format_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRe
 def _build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
     """Return the best setting as a recipe without layers: what profile, hardware and hand have set is its own."""
     arm, base = progress.design.arms[outcome.best], resolved.recipe
-    why = f"{clean_line(_describe_gain(outcome))}; tuned on this machine, {_describe_machine(progress, outcome)}"
+    gain = clean_line(_describe_gain(progress.design, outcome))
+    why = f"{gain}; tuned on this machine, {_describe_machine(progress, outcome)}"
     expected = _measured_figures(progress, outcome)
     return Recipe(
         title=f"{base.title}, tuned",
@@ -247,14 +248,16 @@ def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[Publish
 
 def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> list[str]:
     design = progress.design
-    best, published = (summarize_arm(progress.boots, arm) for arm in (outcome.best, 0))
+    other = _find_other(outcome)
+    compared = "published" if design.tuning else design.arms[other].name
     lines = [
-        f"{design.recipe} with {design.arms[outcome.best].name}: {_describe_gain(outcome)}.",
-        f"Answers alike: {outcome.answers}. Found by dflash-tui tune, {design.id}, {_format_day(progress)}.",
+        f"{design.recipe} with {design.arms[outcome.best].name}: {_describe_gain(progress.design, outcome)}.",
+        f"Answers alike: {outcome.answers}.",
+        f"Found by dflash-tui {design.command_word}, {design.id}, {_format_day(progress)}.",
         f"Measured with {_describe_machine(progress, outcome)}.",
     ]
-    for name, of in (("this setting", best), ("published", published)):
-        if of.tok_s:
+    for name, arm in (("this setting", outcome.best), (compared, other)):
+        if (of := summarize_arm(progress.boots, arm)).tok_s:
             spread = f"{of.tok_s.low:.1f} to {of.tok_s.high:.1f}"
             lines.append(f"tok/s, {name}: {of.tok_s.median:.1f} ({spread}, {pluralize(of.tok_s.n, 'boot')})")
     # What no recipe has.
@@ -266,12 +269,22 @@ def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedR
     return lines
 
 
-def _describe_gain(outcome: TuneOutcome) -> str:
-    ratio = outcome.comparison.tok_s if outcome.comparison else None
-    if ratio is None:
+def _describe_gain(design: Design, outcome: TuneOutcome) -> str:
+    comparison = outcome.comparison
+    if comparison is None or (ratio := comparison.tok_s) is None:
         return "not compared with the published setting"
-    interval = f"{ratio.ratio:.2f} × the published setting's tok/s ({ratio.low:.2f} to {ratio.high:.2f})"
-    return interval if is_faster(outcome) else f"{interval}, which is not confirmed"
+    other = _find_other(outcome)
+    ratio = ratio.inverse if other == comparison.b else ratio
+    than = "the published setting" if design.tuning else design.arms[other].name
+    interval = f"{ratio.ratio:.2f} × {than}'s tok/s ({ratio.low:.2f} to {ratio.high:.2f})"
+    is_shown = is_faster(outcome) if design.tuning else not comparison.suggestive
+    return interval if is_shown else f"{interval}, which is not confirmed"
+
+
+def _find_other(outcome: TuneOutcome) -> int:
+    """Return the arm that the best was compared with."""
+    comparison = outcome.comparison
+    return comparison.b if comparison and comparison.a == outcome.best else comparison.a if comparison else 0
 
 
 def _describe_machine(progress: Progress, outcome: TuneOutcome) -> str:

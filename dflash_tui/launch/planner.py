@@ -159,6 +159,10 @@ def plan_launch(
         rank=rank,
         folders=folders,
     )
+    if (cards or plan.on_cpu) and not rank:  # a class that is not here is planned for, with folders that are not
+        for name in (plan.target, plan.drafter):
+            if not (plan.models_folder and Path(name).is_relative_to(plan.models_folder)):  # else it is built
+                serve_flags.check_model_path(name)
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
 
 

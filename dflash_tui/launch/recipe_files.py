@@ -16,6 +16,7 @@ from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.serve_flags import check_model_path
 
 if TYPE_CHECKING:
     import httpx
@@ -88,6 +89,8 @@ async def derive_from_models(
         UsageError: they cannot be served together, or what is needed for it is not known.
         DflashError: a model cannot be read.
     """
+    for name in filter(None, (target, drafter)):
+        check_model_path(name)
     lookups = [model_config.look_up_checkpoint(target)]
     lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)

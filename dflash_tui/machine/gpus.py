@@ -1,7 +1,4 @@
-"""GPUs as values: what is known of each, which of them CUDA_VISIBLE_DEVICES allows, and which to choose.
-
-`nvml` fills these values in. This module imports no pynvml, which costs 80 ms.
-"""
+"""GPUs as values, which `nvml` fills in: which CUDA_VISIBLE_DEVICES allows, and which to choose."""
 
 from __future__ import annotations
 

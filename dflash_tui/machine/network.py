@@ -31,8 +31,6 @@ class Interface(msgspec.Struct, frozen=True):
     addresses: tuple[str, ...] = ()
     """Its IPv4 addresses, each with the length of its network's prefix."""
     mtu: int = 0
-    errors: int = 0
-    """The packets that came in broken since it is up, as far as they are counted."""
 
 
 class RoceDevice(msgspec.Struct, frozen=True):
@@ -44,8 +42,6 @@ class RoceDevice(msgspec.Struct, frozen=True):
     is_active: bool = False
     gids: dict[int, str] = {}
     """By index, the IPv4 address of each GID that is RoCE v2."""
-    errors: int = 0
-    """The symbols and packets that its port received broken, as far as they are counted."""
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -62,7 +58,7 @@ def read_network(root: Path = _ROOT, addresses: Mapping[str, tuple[str, ...]] | 
     """Return the interfaces that are up and the RoCE devices; `addresses` are those of a recorded machine."""
     addresses_by_interface = _list_addresses() if addresses is None else addresses
     interfaces = [
-        Interface(name, tuple(own), _read_count(place / "mtu"), _read_count(place / "statistics/rx_errors"))
+        Interface(name, tuple(own), int(_read_word(place / "mtu") or 0))
         for name, own in sorted(addresses_by_interface.items())
         if re.match(_NAME, name)
         and own
@@ -98,9 +94,8 @@ def _read_device(folder: Path) -> RoceDevice:
             address = _read_mapped_address(_read_word(port / "gids" / kind.name))
             gids |= {int(kind.name): address} if address else {}
     state = _read_word(port / "state")  # such as `4: ACTIVE`
-    errors = sum(_read_count(port / "counters" / name) for name in ("symbol_error", "port_rcv_errors"))
     return RoceDevice(
-        folder.name, interfaces[0] if interfaces else "", state.endswith("ACTIVE"), dict(sorted(gids.items())), errors
+        folder.name, interfaces[0] if interfaces else "", state.endswith("ACTIVE"), dict(sorted(gids.items()))
     )
 
 
@@ -119,11 +114,6 @@ def _read_word(file: Path) -> str:
         return ""
 
 
-def _read_count(file: Path) -> int:
-    word = _read_word(file)
-    return int(word) if word.isdecimal() else 0
-
-
 class LinkEnd(NamedTuple):
     """What one host uses of the link."""
 
@@ -133,8 +123,6 @@ class LinkEnd(NamedTuple):
     devices: tuple[str, ...] = ()
     """The RoCE devices, in the order in which NCCL pairs them with the other side's."""
     gid_index: int | None = None
-    errors: int = 0
-    """What it received broken, by the counters of the interface and of all RoCE devices on it."""
 
 
 class Link(NamedTuple):
@@ -199,7 +187,7 @@ def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4N
     here = [place for place in places if place is not None]
     if len(here) < len(places) or len({place.address.ip for place in here}) < len(here):
         return None
-    plain = tuple(_build_end(place, network) for place, network in zip(here, networks, strict=True))
+    plain = tuple(LinkEnd(str(place.address.ip), place.interface.name, place.interface.mtu) for place in here)
     devices = [_list_devices(network, subnet) for network in networks]
     for end, own, network, host in zip(plain, devices, networks, hosts, strict=True):
         if why := _explain_sockets(end, own, network, host):
@@ -213,12 +201,6 @@ def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4N
         ends.append(end._replace(devices=tuple(device.name for device in used), gid_index=index))
     least = min(len(end.devices) for end in ends)
     return Link(tuple(end._replace(devices=end.devices[:least]) for end in ends))
-
-
-def _build_end(place: _Place, network: Network) -> LinkEnd:
-    name = place.interface.name
-    errors = place.interface.errors + sum(device.errors for device in network.devices if device.interface == name)
-    return LinkEnd(str(place.address.ip), name, place.interface.mtu, errors=errors)
 
 
 def _find_place(network: Network, subnet: IPv4Network) -> _Place | None:

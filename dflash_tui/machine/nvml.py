@@ -96,11 +96,7 @@ class _Driver:
             ) from None
 
     def count_gpus(self) -> int:
-        """Return how many GPUs the driver shows, having begun a session if need be.
-
-        Raises:
-            NvmlUnavailableError: there is no driver, or it does not work.
-        """
+        """Return how many GPUs the driver shows, having begun a session if need be."""
         try:
             if not self.in_session:
                 pynvml.nvmlInit()

@@ -1,9 +1,6 @@
 """The environment variables of the processes that we start: a server has the user's, a helper has no secrets.
 
-Another process of this program has all that this one has.
-
-A helper is whatever else runs: uv and the build backends that it starts, pip, the engine's Python when it imports,
-describes or benchmarks vLLM, the download of a model, a driver's tool. It may name the secrets that it needs.
+A helper is uv, pip, the engine's Python before a launch, or a driver's tool; it may name the secrets that it needs.
 """
 
 from __future__ import annotations

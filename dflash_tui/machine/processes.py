@@ -78,6 +78,18 @@ def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
     return total
 
 
+def measure_swapped_memory(members: Iterable[psutil.Process]) -> int:
+    """Return the bytes of `members` that the kernel has put on a disk (proc(5), status: VmSwap)."""
+    total = 0
+    for process in members:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
+        except OSError:
+            continue
+        total += int(status.partition("VmSwap:")[2].split(maxsplit=1)[0]) << 10 if "VmSwap:" in status else 0
+    return total
+
+
 def list_listening_ports(process: psutil.Process) -> set[int]:
     """Return the TCP ports on which a process listens, as far as they may be known."""
     try:

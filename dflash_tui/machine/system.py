@@ -1,7 +1,4 @@
-"""What Linux says of this machine: memory, swap, disks, power, compilers, logins. Each answer may be unknown.
-
-`root` stands for `/`, so that a recorded machine can be read as well.
-"""
+"""What Linux says of this machine, each answer may be unknown; `root` stands for `/` of a recorded machine."""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
-from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Sampled
+from dflash_tui.events import AnyEvent, Health, HealthChanged, Histogram, LatenciesSampled, Noted, Sampled
 from dflash_tui.machine.processes import Listener, list_listeners
+from dflash_tui.planning.field_types import HIGHEST_PORT
 from dflash_tui.runs import registry
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ _FIRST_USER_PORT = 1024
 _DEFAULT_PORT = "8000"
 # What else may have a server behind it: Python, and what passes the port of a container on.
 _MAY_SERVE = re.compile(r"python|docker-proxy|rootlessport|conmon|pasta|slirp")
-# A zone (%eth0) is part of an IPv6 address only, and nothing but a port follows that.
-_HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]+\]|[^\[\]%:]+)(?::(?!0*$)\d+|:)?")
 
 
 class ForeignIdentity(NamedTuple):
@@ -69,6 +68,7 @@ class ForeignServer:
         self.fault = ""  # in one clause, why it does not
         self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
+        self._is_noted = False
         self._key = os.environ.get(KEY_VARIABLE, "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             raise UsageError(
@@ -77,16 +77,24 @@ class ForeignServer:
 
     async def events(self) -> AsyncIterator[AnyEvent]:
         """Poll the server once a second, without end: yield its counters, and its health when it changes."""
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        address, zone, after_zone = urlsplit(self.url).netloc.partition("%")
-        if zone:  # has a meaning on this machine only, so it is not sent (RFC 6874)
-            headers["Host"] = address + after_zone[after_zone.index("]") :]
-        async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as client:
+        async with self._open_client() as client:
             while True:
                 began = time.monotonic()
                 for event in await self._poll(client):
                     yield event
                 await asyncio.sleep(max(0.05, began + INTERVAL - time.monotonic()))
+
+    async def read(self, path: str) -> bytes:
+        """Return what it answers to a GET of `path`; nothing where it answers with an error, or not at all."""
+        async with self._open_client() as client:
+            try:
+                return await self._get(client, path)
+            except list_failures(BadResponse):
+                return b""
+
+    def _open_client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        return bounded_http.open_client(timeout=_TIMEOUT, headers=headers)
 
     async def _poll(self, client: httpx.AsyncClient) -> list[AnyEvent]:
         try:
@@ -104,6 +112,9 @@ class ForeignServer:
             return self._health_change(Health.UNHEALTHY, detail)
         now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
+        if scrape.prefix_cache == "False" and not self._is_noted:
+            self._is_noted = True
+            events.append(Noted(now, "prefix cache", scrape.prefix_cache))
         latencies = scrape.ttft, scrape.tpot
         if latencies != self._latencies and any(latencies):
             self._latencies = latencies
@@ -171,25 +182,18 @@ def _parse_address(url: str) -> str:
         raise UsageError(
             "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
         )
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError("not a valid address", evidence=clean_line(str(error))) from None
-    path = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/metrics")
-    plain = not (parts.query or parts.fragment) and _HOST_AND_PORT.fullmatch(parts.netloc)
-    if parts.scheme.lower() not in {"http", "https"} or not plain or clean_line(url) != url or " " in url:
-        raise UsageError(f"{clean_line(url)} is not the address of a server", hint="use one like http://host:8000")
-    # A URL has a zone as `%25eth0` (RFC 6874), a socket as `%eth0`; people write both.
-    host = re.sub("%(25)?", "%", str(parts.hostname), count=1)
-    address = f"{parts.scheme.lower()}://{format_host_and_port(host, port)}{path}"
     import httpx
 
     try:
-        httpx.URL(address).host  # noqa: B018 - a name in other letters is decoded there
+        parts = httpx.URL(url)
+        host_and_port = parts.netloc.decode()  # a name in other letters is encoded there
     except (httpx.InvalidURL, UnicodeError) as error:
         raise UsageError("not a valid address", evidence=clean_line(str(error))) from None
-    return address
+    is_plain = parts.host and not (parts.query or parts.fragment or " " in url) and clean_line(url) == url
+    is_port = parts.port is None or 0 < parts.port <= HIGHEST_PORT
+    if parts.scheme not in {"http", "https"} or not (is_plain and is_port):
+        raise UsageError(f"{clean_line(url)} is not the address of a server", hint="use one like http://host:8000")
+    return f"{parts.scheme}://{host_and_port}{parts.path.rstrip('/').removesuffix('/v1').removesuffix('/metrics')}"
 
 
 def _is_filled_list(value: Any) -> bool:

@@ -1,11 +1,6 @@
 """Read the events of a run from its files, fold them into a state, and go on for as long as the server runs.
 
-All events come from `server.log`, which the server writes, and `samples.jsonl`, which the recorder writes, so that
-attaching late shows the same as watching from the start, to any number of observers.
-
-Why a server failed may be in the kernel's log, which is read from /dev/kmsg or, where that is for root only, from the
-journal, which members of `adm` may read. How many processes the kernel has killed because it was out of memory is in
-/proc/vmstat, for everybody.
+Why a server failed may be in the kernel's log: /dev/kmsg or, where that is for root only, the journal.
 """
 
 from __future__ import annotations

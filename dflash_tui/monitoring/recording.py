@@ -1,10 +1,7 @@
 """Recorded runs: read from a run folder, an exported file or the sample, played, and exported.
 
-Recordings are not trusted: only three file names are read, all texts are cleaned, sizes are limited, and nothing is
-unpacked. A recording identifies no process, so nothing can be signalled through it. An exported file has no access
-tokens, prompts, answers or path of the home folder, which may occur in flags and variables of the launch, and in the
-log. vLLM logs prompts and answers only when asked to (`--enable-log-requests`, `--enable-log-outputs`,
-`VLLM_LOGGING_LEVEL=DEBUG`).
+Recordings are not trusted: three file names are read, in place and with limits, texts are cleaned, and no pid in one is
+used. An export has no access tokens, prompts, answers or path of the home folder.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import re
+import statistics
 import struct
 import time
 import zipfile
@@ -171,6 +169,21 @@ def find_recording(name: str) -> Recording:
 def open_recording(run: Run) -> Recording:
     """Return the recording of a run of this machine, or `run` itself if it is one."""
     return run if isinstance(run, Recording) else read_recording(run.folder)
+
+
+def measure_newest_speeds() -> dict[str, float]:
+    """Return the tok/s of each recipe here: the median of the last five requests of its newest run that has any."""
+    speeds: dict[str, float] = {}
+    for run in reversed(registry.list_runs()):
+        if run.plan.recipe not in speeds:
+            try:
+                recorded = open_recording(run).last_recorded_events()
+            except DflashError:
+                continue
+            done = [event.decode_tok_s for event in recorded if isinstance(event, RequestDone) and event.decode_tok_s]
+            if done:
+                speeds[run.plan.recipe] = statistics.median(done[-5:])
+    return speeds
 
 
 def read_recording(path: Path) -> Recording:
@@ -380,11 +393,7 @@ class Player(PlaybackClock):
         return back
 
     def due_events(self, seconds: float) -> Iterator[AnyEvent]:
-        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more.
-
-        Raises:
-            DflashError: the recording cannot be read any further.
-        """
+        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more."""
         until, now, count = time.perf_counter() + seconds, self.now(), 0
         self.behind = False
         while (event := self._next or next(self._events, None)) and (event.at <= now or self.finished):

@@ -106,7 +106,7 @@ class Sampler:
         self._gpus: GpusSampled | None = None
         self._suspended: tuple[int, ...] = ()
         self._processors: ProcessorsSampled | None = None
-        self._worked: tuple[float, float] | None = None  # when the processors were read, and their time by then
+        self._worked: tuple[float, ProcessorUse] | None = None  # when the processors were read, and their use by then
         self._members_at = self._activity_at = -math.inf
         self._recorded_at: dict[type[Recorded], float] = {}
 
@@ -144,15 +144,23 @@ class Sampler:
     async def _record_processors(self, now: float) -> None:
         if self._worked and now - self._worked[0] < _ACTIVITY_INTERVAL:
             return
-        before, use = self._worked, await asyncio.to_thread(measure_processor_use, self.members)
-        self._worked = (now, use.seconds)
-        if before is None or use.seconds < before[1]:  # a process of it has ended, and its time with it
+        worked, use = self._worked, await asyncio.to_thread(measure_processor_use, self.members)
+        self._worked = (now, use)
+        if worked is None or use.seconds < worked[1].seconds:  # a process of it has ended, and its time with it
             return
+        seconds, before = now - worked[0], worked[1]
+        busy, all_busy = ((b - a) / seconds for a, b in zip(before[:2], use[:2], strict=True))
+        others = max(0.0, all_busy - busy) if use.processors == before.processors else None
         sample = ProcessorsSampled(
-            time.time(), round((use.seconds - before[1]) / (now - before[0]), 2), use.processors, use.threads
+            time.time(), round(busy, 2), use.processors, use.threads, None if others is None else round(others, 2)
         )
         last = self._processors
-        changed = last is None or abs(sample.busy - last.busy) > _BUSIER or sample.threads != last.threads
+        changed = (
+            last is None
+            or sample.threads != last.threads
+            or abs(sample.busy - last.busy) > _BUSIER
+            or _differ_by(last.others, sample.others, 2 * _BUSIER)
+        )
         if self._record(sample, now, changed):
             self._processors = sample
 
@@ -165,14 +173,15 @@ class Sampler:
 
     def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         machine = psutil.virtual_memory()
+        swapped = processes.measure_swapped_memory(self.members)
         if cards and (use := gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members})):
-            shared = any(card.unified for card in cards)
-            return MemorySampled(time.time(), use.used, use.total, use.source, machine.available if shared else None)
+            available = machine.available if any(card.unified for card in cards) else None
+            return MemorySampled(time.time(), use.used, use.total, use.source, available, swapped)
         if self._memory and self._memory.source != "resident":
             return None  # the driver does not answer now, and another kind of memory must not appear in its place
         available = machine.available if self._run.plan.on_cpu else None
         return MemorySampled(
-            time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", available
+            time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", available, swapped
         )
 
 
@@ -180,13 +189,15 @@ class ProcessorUse(NamedTuple):
     """What processes have used of the processors until now."""
 
     seconds: float
+    machine_seconds: float
+    """What all programs have used of the processors that they may run on."""
     processors: int
     """How many they may run on."""
     threads: int
 
 
 def measure_processor_use(members: Iterable[psutil.Process]) -> ProcessorUse:
-    """Return the processor time of `members`, how many processors they may run on, and their threads.
+    """Return the processor time of `members`, with that of all programs on the processors they may use, and threads.
 
     Processes of other users count as nothing.
     """
@@ -201,7 +212,10 @@ def measure_processor_use(members: Iterable[psutil.Process]) -> ProcessorUse:
             allowed.update(process.cpu_affinity() or ())
         except psutil.Error:
             continue
-    return ProcessorUse(seconds, len(allowed), threads)
+    cores = psutil.cpu_times(percpu=True) if allowed else []
+    idle = ("idle", "iowait", "guest", "guest_nice")  # guests are counted as users, too
+    machine = sum(sum(cores[i]) - sum(getattr(cores[i], name, 0.0) for name in idle) for i in allowed if i < len(cores))
+    return ProcessorUse(seconds, machine, len(allowed), threads)
 
 
 def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:

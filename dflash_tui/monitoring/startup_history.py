@@ -11,7 +11,6 @@ import msgspec
 
 from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.startup_optimizations import FORK, MODELINFOS, STARTUP_PLAN
 from dflash_tui.run_state.startup import Startup
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -181,10 +180,6 @@ STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
     ("other", (Phase.API, Phase.UNATTRIBUTED)),
 )
 
-# The phase that each measure shortens, where one does.
-_SHORTENED = {MODELINFOS: Phase.RESOLVE, FORK: Phase.ENGINE, STARTUP_PLAN: Phase.PROFILE}
-_LEAST_SAVED = 1.0
-
 
 class StartGroup(NamedTuple):
     """What starts must share to be compared; `setup` is profile, variant, number of drafted tokens and ranks."""
@@ -261,39 +256,6 @@ def compare_start_kinds(kinds: Iterable[StartKind]) -> Iterator[StartDifference]
         for first, second in sides:
             if first.ready is not None and second.ready is not None:
                 yield StartDifference(first, second, first.ready - second.ready)
-
-
-class SavedSeconds(NamedTuple):
-    """How many seconds less a phase takes with a measure, by the medians of `taken` starts and of `before` without."""
-
-    measure: str
-    phase: Phase
-    seconds: float
-    taken: int
-    before: int
-
-
-def find_saved_seconds(
-    measures: Sequence[str], phases: Mapping[Phase, float], cache: str, earlier: Sequence[RecordedStart]
-) -> dict[Phase, SavedSeconds]:
-    """Return by phase what a measure of a start saved, where every start of this machine with it was the shorter one.
-
-    `phases` are the seconds of its phases that are over, `earlier` the starts of the same kind, oldest first, of which
-    those count that found the same `cache`, as far as it is known.
-    """
-    saved = {}
-    for measure, phase in _SHORTENED.items():
-        if measure not in measures or phase not in phases:
-            continue
-        alike = [start for start in earlier if phase in start.phases and (not cache or start.cache == cache)]
-        taken = [phases[phase], *(start.phases[phase] for start in alike if measure in start.measures)]
-        without = [start.phases[phase] for start in alike if measure not in start.measures]
-        if measure == MODELINFOS:  # vLLM fills them itself at the first start
-            without = without[:1] if alike and measure not in alike[0].measures else []
-        if without and min(without) - max(taken) >= _LEAST_SAVED:
-            seconds = statistics.median(without) - statistics.median(taken)
-            saved[phase] = SavedSeconds(measure, phase, seconds, len(taken), len(without))
-    return saved
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:

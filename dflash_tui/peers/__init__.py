@@ -1,4 +1,1 @@
-"""One server over several hosts: this program on each of them, told what to do over ssh, and what is watched there.
-
-Imports `launch` and below; what a rank runs is `planning.cluster`, which link it uses `machine.link`.
-"""
+"""One server over several hosts: this program on each of them, told what to do over ssh, and what is watched there."""

@@ -242,11 +242,6 @@ def _check_link(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> list
         checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
     elif leaves_machine:
         checks.append(pass_check("RoCE", ", ".join(link.ends[0].devices)))
-    for host, end in zip(["this machine", *hosts], link.ends, strict=True):
-        if end.errors:
-            finding = f"{end.interface} of {host} received {end.errors} broken packets or symbols since it is up"
-            fix = "look again in a minute: where they grow, take another cable; a bad one ended published work"
-            checks.append(warn_check("cable", finding, fix))
     if len(sizes := {end.mtu for end in link.ends}) > 1:
         finding = f"packets of {' and '.join(map(str, sorted(sizes)))} bytes: large ones are lost silently"
         checks.append(fail_check("MTU", finding, f"sudo ip link set {link.ends[0].interface} mtu 9000, on each host"))

@@ -291,11 +291,7 @@ class Process(NamedTuple):
 
 @asynccontextmanager
 async def start_process(command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Process]:
-    """Run a command for as long as the block lasts; its stdin ends then, and all that it started two seconds later.
-
-    Raises:
-        UsageError: there is no such program.
-    """
+    """Run a command for as long as the block lasts; its stdin ends then, and what it started two seconds later."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

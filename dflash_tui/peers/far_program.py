@@ -223,11 +223,7 @@ class OwnWheel(NamedTuple):
 
 
 def build_own_wheel() -> OwnWheel:
-    """Return a wheel of the program that runs, from a wheel's installation or a checkout.
-
-    Raises:
-        DflashError: the program runs from a folder that was never installed, so the packages that it needs are unknown.
-    """
+    """Return a wheel of the program that runs; raise DflashError where that was never installed."""
     try:
         distribution = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

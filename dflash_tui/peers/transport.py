@@ -1,7 +1,4 @@
-"""How the other host is reached: OpenSSH with the user's own keys and configuration, or a process of this machine.
-
-Every function that builds a command raises UsageError for a text that is not the name of a host.
-"""
+"""How the other host is reached; what builds a command raises UsageError for a text that is no name of a host."""
 
 from __future__ import annotations
 
@@ -108,11 +105,7 @@ class NeedsProgram(UsageError):
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise when a name could be taken for an option of ssh, or one host is named twice.
-
-    Raises:
-        UsageError: with the name.
-    """
+    """Raise UsageError where a name could be taken for an option of ssh, or one host is named twice."""
     for host in hosts:
         if not is_host_name(host):
             what = f"'{host[:80]}' is not a name of a host"

@@ -133,18 +133,28 @@ def is_measured(resolved: ResolvedRecipe) -> bool:
 
 
 def _check_attention(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> None:
+    if setting := find_flashinfer(resolved, flags):
+        raise UsageError(
+            f"graphs mode: FlashInfer of vLLM {resolved.engine.vllm} captures no verification on "
+            f"{resolved.hardware.value}, and the server would run eagerly",
+            hint=f"--set {setting}=triton_attn, or --vllm {find_flashinfer_release(resolved)}",
+        )
+
+
+def find_flashinfer_release(resolved: ResolvedRecipe) -> Version:
+    """Return the release from which on FlashInfer verifies drafts within a whole graph on this class of GPU."""
+    return _FLASHINFER_SINCE.get(resolved.hardware, _FLASHINFER_EVERYWHERE)
+
+
+def find_flashinfer(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> str:
+    """Return the setting that chooses a FlashInfer which verifies no drafts within a whole graph; empty for none."""
     backends = {
         "attention-backend": flags.get("attention-backend"),
         "speculation.attention_backend": resolved.speculation.get("attention_backend"),
     }
-    since = _FLASHINFER_SINCE.get(resolved.hardware, _FLASHINFER_EVERYWHERE)
-    for setting, backend in backends.items():
-        if str(backend).upper() == "FLASHINFER" and Version(resolved.engine.vllm) < since:
-            raise UsageError(
-                f"graphs mode: FlashInfer of vLLM {resolved.engine.vllm} captures no verification on "
-                f"{resolved.hardware.value}, and the server would run eagerly",
-                hint=f"--set {setting}=triton_attn, or --vllm {since}",
-            )
+    if Version(resolved.engine.vllm) >= find_flashinfer_release(resolved):
+        return ""
+    return next((setting for setting, backend in backends.items() if str(backend).upper() == "FLASHINFER"), "")
 
 
 def _split_compilation_config(

@@ -11,6 +11,8 @@ import msgspec
 from dflash_tui.planning.recipes.recipe import ModelConfig, VisionConfig
 
 STEP = 1024
+# Below that many times the fewest layers of a kind the most make a group.
+_ALIKE = 1.5
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
 # Of a state; what else vLLM may be told, or take by itself, is float32 in the models that have such.
 _STATE_BYTES = {"float16": 2, "bfloat16": 2}
@@ -29,6 +31,14 @@ _INDEXED, _SCALE = 128, 4
 GEMMA_VISION = "gemma4_vision"
 # Where the language model stands in a config.json: beside a vision tower, or in a drafter of the speculators format.
 _INNER = ("text_config", "transformer_layer_config")
+
+
+class _Layers(NamedTuple):
+    """The layers of one kind in a model, and the bytes of each."""
+
+    kind: str
+    number: int
+    size: int
 
 
 class KvCache(NamedTuple):
@@ -50,7 +60,7 @@ class KvCache(NamedTuple):
     @property
     def unknown(self) -> tuple[str, ...]:
         """What of it cannot be computed."""
-        target, *drafter = (self._measure_model(model, 1) for model in self.models)
+        target, *drafter = (self._measure_layers(model, 1) for model in self.models)
         if target is None:
             return ("KV cache",)
         return ("KV cache of the drafter",) if None in drafter else ()
@@ -60,8 +70,12 @@ class KvCache(NamedTuple):
 
         On an H200 vLLM 0.26.0 said 3.753 GiB for 16384 tokens of Gemma 4 26B-A4B with its drafter; this gives 3.750.
         """
-        target, *drafter = (self._measure_model(model, length) for model in self.models)
-        return None if target is None else target + sum(size or 0 for size in drafter)
+        found = [self._measure_layers(model, length) for model in self.models]
+        if found[0] is None:
+            return None
+        layers = [layer for model in found for layer in model or ()]
+        group = _find_group(layers)
+        return sum(-(-layer.number // group) * group * layer.size for layer in layers)
 
     def longest(self, room: int, most: int | None) -> int | None:
         """Return the longest request that fits into `room` bytes, in whole 1024 tokens; None when not even 1024 do."""
@@ -71,8 +85,8 @@ class KvCache(NamedTuple):
         fitting = bisect.bisect_right(lengths, room, key=lambda length: self.needed(length) or 0)
         return lengths[fitting - 1] if fitting else None
 
-    def _measure_model(self, model: ModelConfig | None, length: int) -> int | None:
-        """Return the bytes for one model, None when its config or the data type does not tell.
+    def _measure_layers(self, model: ModelConfig | None, length: int) -> list[_Layers] | None:
+        """Return the layers of one model by kind, None when its config or the data type does not tell.
 
         Each full-attention layer keeps keys and values of all tokens, or a latent vector of each (MLA); a sliding layer
         those of its window and of the tokens that are under way (vLLM's SlidingWindowSpec); a linear layer, and one of
@@ -96,7 +110,25 @@ class KvCache(NamedTuple):
             "linear": _states(model, self.tokens, number) // self.split,
             "mamba": _mamba_states(model, self.tokens, number) // self.split,
         }
-        return sum(kinds.count(kind) * size for kind, size in by_kind.items())
+        return [_Layers(kind, kinds.count(kind), size) for kind, size in by_kind.items() if kind in kinds]
+
+
+def _find_group(layers: list[_Layers]) -> int:
+    """Return how many layers a group of vLLM's KV cache has; a kind is padded to whole groups (kv_cache_utils.py).
+
+    On an H200 vLLM 0.26.0 added 2 and 4 layers to 48 and 16 of Qwen3.5-27B beside a drafter's five.
+    """
+    if len({layer.kind for layer in layers}) < 2:
+        return 1
+    fewest, most = (choose(layer.number for layer in layers) for choose in (min, max))
+    return most if most < _ALIKE * fewest else fewest
+
+
+def add_head(target: ModelConfig) -> ModelConfig:
+    """Return a target with the layer of full attention by which it drafts for itself (MTP)."""
+    names = {kind: name for name, kind in reversed(_KINDS.items())}
+    kinds = tuple(names.get(kind, kind) for kind in (*classify_layers(target), "full"))
+    return msgspec.structs.replace(target, num_hidden_layers=len(kinds), layer_types=kinds)
 
 
 def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:

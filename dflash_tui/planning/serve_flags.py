@@ -147,6 +147,17 @@ def make_absolute(name: str, value: Any) -> Any:
     return value
 
 
+def check_model_path(name: str) -> None:
+    """Check the name of a model: it is no path, or something is there.
+
+    Raises:
+        UsageError: nothing is there.
+    """
+    if name.startswith(("/", "./", "../")) and not Path(name).exists():
+        hint = "name a folder that holds a model, or a repository of the hub as owner/name"
+        raise UsageError(f"there is no model folder {name}", hint=hint)
+
+
 def list_missing(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return by flag the paths at which vLLM would find nothing: relative ones, and those where nothing is."""
     missing = {}

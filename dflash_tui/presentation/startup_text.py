@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -18,12 +18,9 @@ from dflash_tui.events import Health, Phase, Step
 from dflash_tui.monitoring.startup_history import (
     ExpectedStart,
     MedianSeconds,
-    RecordedStart,
-    SavedSeconds,
     StartKind,
     estimate_time_to_launch,
     estimate_time_to_ready,
-    find_saved_seconds,
 )
 from dflash_tui.run_state.startup import PhaseSpan, Silence, Startup, detect_silence
 from dflash_tui.run_state.state import RunState
@@ -32,7 +29,6 @@ _GIB_IN_GB = 1.073741824
 _MEASURABLE = 0.05  # seconds; what was faster has no speed worth telling
 _ASKED_LATE = 60.0
 _ORDER = list(Phase)
-Saved = Mapping[Phase, SavedSeconds]
 
 
 GLOSSES = (
@@ -94,46 +90,21 @@ def format_spread(kind: StartKind) -> str:
     return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
 
 
-def format_saved(saved: SavedSeconds) -> str:
-    """Return what a measure saved in a phase, with how many starts of this machine say so."""
-    starts = f"{pluralize(saved.taken, 'start')} with it, {saved.before} without"
-    return f"{saved.measure} saved {format_duration(saved.seconds)} ({starts})"
-
-
-def find_saved(state: RunState, now: float, measures: Sequence[str], earlier: Sequence[RecordedStart]) -> Saved:
-    """Return by phase what the measures of a start saved so far, where earlier starts show it."""
-    startup = state.startup
-    if not measures:
-        return {}
-    spans = startup.spans(now, state.exit.at if state.exit else None)
-    over = {span.phase: span.seconds for span in spans if span.finished and span.phase is not startup.phase}
-    return find_saved_seconds(measures, over, startup.cache, earlier)
-
-
-def build_startup_rows(
-    state: RunState, now: float, expected: ExpectedStart | None, saved: Saved | None = None
-) -> list[StartupRow]:
-    """Return what has happened, what runs and what is still to come until the server is ready.
-
-    `saved` is by phase what a measure saved.
-    """
+def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
+    """Return what has happened, what runs and what is still to come until the server is ready."""
     if not state.startup.phase_changes:
         return []
     spans = state.startup.spans(now, state.exit.at if state.exit else None)
     quiet = None if state.exit else find_silence(state, now, expected)
     named = [span for span in spans if span.phase is not Phase.UNATTRIBUTED]
     unclear = [span for span in spans if span.phase is Phase.UNATTRIBUTED and (span.seconds >= 1 or not span.finished)]
-    rows = [_add_saved(_phase_row(state, span, expected, quiet), (saved or {}).get(span.phase)) for span in named]
+    rows = [_phase_row(state, span, expected, quiet) for span in named]
     if state.up_at is None and state.exit is None and expected:
         reached = max(_ORDER.index(span.phase) for span in named)
         coming = [phase for phase in expected.phases if reached < _ORDER.index(phase) < _ORDER.index(Phase.UP)]
         rows += [StartupRow(RowMark.TO_COME, phase.value, None, expected.phases[phase]) for phase in coming]
     rows += _list_rows_after_up(state, now, expected, quiet)
     return rows + [_phase_row(state, span, expected, quiet) for span in unclear]
-
-
-def _add_saved(row: StartupRow, saved: SavedSeconds | None) -> StartupRow:
-    return row._replace(note="; ".join(filter(None, (row.note, format_saved(saved))))) if saved else row
 
 
 def _explain_phase(phase: Phase) -> str:

@@ -147,14 +147,14 @@ def _list_far_prompts(comparison: Comparison) -> list[str]:
     return [f"the ratio in {comparison.measure} is {least}, and {most}"]
 
 
-def format_next_step(report: ExperimentReport, comparison: Comparison) -> str:
-    """Return what to do next, with the command; empty where nothing can be done."""
+def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: str = "", share: str = "") -> str:
+    """Return what to do next, with the command, or the keys `add` and `share`; empty where nothing can be done."""
     design = report.design
     if comparison.word is Verdict.REFUSED:
         return f"remove the cause and repeat it: {design.command}" if design.command else ""
     if not design.suite or not design.id:
         return ""
-    add = f"dflash-tui {design.command_word} extend {design.id} --boots {_ADDED_BOOTS}"
+    add = add or f"dflash-tui {design.command_word} extend {design.id} --boots {_ADDED_BOOTS}"
     if comparison.suggestive:
         return f"one boot does not show how far boots differ (up to 10 %); add boots: {add}"
     if is_noisy(comparison.ratio) and comparison.word is Verdict.NO_DIFFERENCE:
@@ -163,7 +163,7 @@ def format_next_step(report: ExperimentReport, comparison: Comparison) -> str:
         return f"close what else uses the machine, or add boots: {add}"
     if comparison.word is Verdict.NO_DIFFERENCE:
         return f"more boots show smaller differences: {add}"
-    return f"share it: dflash-tui report {design.id}"
+    return f"share it: {share or f'dflash-tui report {design.id}'}"
 
 
 def list_answer(report: ExperimentReport, comparison: Comparison) -> list[Note]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice, takewhile
+from itertools import groupby, islice, pairwise, takewhile
 from typing import NamedTuple, TypeVar
 
 from dflash_tui.common.formatting import (
@@ -17,13 +17,13 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import PROBE, Counters, GpuLoad, Health, RankState
+from dflash_tui.events import PROBE, Counters, GpuLoad, Health, LoadLogged, ProcessorsSampled, RankState
 from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.run_state.series import MAX_GAP, ThinnedSeries, Timestamped
 from dflash_tui.run_state.state import RunState
-from dflash_tui.vllm_output.log_facts import NCCL_NETWORK, SOCKETS
+from dflash_tui.vllm_output.log_facts import KERNEL_COMPILED, NCCL_NETWORK, SLOW_SAMPLER, SOCKETS
 
 T = TypeVar("T", bound=Timestamped)
 
@@ -236,12 +236,23 @@ _USELESS_ACCEPTANCE_LENGTH = 1.05
 _MIN_STEPS, _MIN_BASELINE_STEPS, _MIN_TOKENS = 30, 100, 64
 # They draft what the text repeats: how often that is, and how much of it is accepted, is the text's doing.
 _FROM_TEXT = frozenset({Method.NGRAM.value, Method.SUFFIX.value})
-_PREEMPTION_WINDOW = 300.0
+_PREEMPTION_WINDOW, _MANY_PREEMPTED = 300.0, 0.05
+_PREEMPTION_HINT = (
+    "send fewer requests at once, or give the KV cache more room (gpu-memory-utilization, a lower max-num-seqs): each "
+    "preempted request is computed again"
+)
 _THROTTLING_SECONDS = 10.0
 _HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
 # Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
 _POWER_CAP_CLOCK_RATIO = 0.7
 _MIN_FOREIGN_MEMORY = GIB // 2
+_NEIGHBOUR_SHARE, _NEIGHBOUR_SECONDS = 0.4, 10.0
+_MUCH_SWAPPED = GIB // 2
+_PUBLISHED_WINDOW, _MIN_PUBLISHED_STEPS, _FAR_BELOW = 600.0, 500, 0.6
+_GROWING_PROMPTS, _LONG_PROMPT = 5, 256
+_QUEUE_WINDOW, _QUEUE_SECONDS, _KV_FULL = 300.0, 8.0, 0.95
+# Those of a server's first requests are compiled within a minute.
+_FIRST_KERNELS, _LATE_KERNELS = 60.0, 2
 _PADDING_SHARE = re.compile(r"at most ([\d.]+)%")
 _COSTLY_PADDING = 25.0
 
@@ -258,8 +269,14 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
 
 
 def find_log_alarms(state: RunState) -> list[Alarm]:
-    """Return the problems that the log shows, of a server that runs or has ended."""
+    """Return the problems that all of a server's log and counters show, of one that runs or has ended."""
     return [alarm for rule in _RULES if rule.logged and (alarm := rule.find(state, 0.0))]
+
+
+def find_all_alarms(state: RunState, now: float) -> list[Alarm]:
+    """Return the problems of a server at `now`, then those that it only had before; one alarm of each kind."""
+    alarms = {alarm.kind: alarm for alarm in find_log_alarms(state)}
+    return [*({alarm.kind: alarm for alarm in find_alarms(state, now)} | alarms).values()]
 
 
 def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
@@ -371,13 +388,20 @@ def _tokens_from_drafts(counters: Counters) -> float:
 
 
 def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """CUDA graphs were asked for, and vLLM dropped them without an error."""
-    lost = state.startup.facts.get("without graphs")
-    if not lost or state.launched is None or state.launched.mode != Mode.GRAPHS:
+    """VLLM dropped CUDA graphs, or captures them in pieces, without an error."""
+    facts, launched = state.startup.facts, state.launched
+    lost, pieces = facts.get("without graphs"), facts.get("in pieces")
+    if launched is None or launched.mode == Mode.EAGER or not (lost or pieces):
         return None
-    part = "the drafter" if all("running the draft eagerly" in line for line in lost) else "the server"
+    if pieces and not lost:
+        hint = (
+            "choose an attention backend that takes whole graphs with speculation (--attention-backend FLASH_ATTN or "
+            "TRITON_ATTN); published for a GB10: 55.2 instead of 47.5 tok/s (vllm#49547)"
+        )
+        return Alarm("graphs", launched.at, "CUDA graphs run in pieces (PIECEWISE)", pieces[0], hint)
+    part = "the drafter" if all("running the draft eagerly" in line for line in lost or ()) else "the server"
     hint = "choose another attention backend (--set attention-backend=triton_attn), or --mode compile"
-    return Alarm("graphs", state.launched.at, f"graphs were asked for, {part} runs eagerly", lost[0], hint)
+    return Alarm("graphs", launched.at, f"vLLM dropped the CUDA graphs of {part}", (lost or ("",))[0], hint)
 
 
 def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
@@ -398,43 +422,190 @@ def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
     return Alarm("kernels", launched.at, what, lines[0], hint)
 
 
-def _check_logged_acceptance(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """By the log's own lines, since /metrics of a server that others launched may not be there."""
-    totals, logged = state.speculation_totals, state.logged_speculation
-    if logged is None or _drafts_from_text(state) or not totals.accepts_nothing:
+def _check_drafter(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    totals = state.drafts
+    if _drafts_from_text(state) or not totals.accepts_nothing:
         return None
-    share = format_percent(totals.accepted / totals.drafted, 1)
-    return build_acceptance_alarm(logged.at, f"Avg Draft acceptance rate: {share} of {totals.drafted} drafts")
+    evidence = f"Avg Draft acceptance rate: {totals.accepted / totals.drafted:.1%} of {totals.drafted:.0f} drafts"
+    return build_acceptance_alarm(_find_start(state), evidence)
 
 
 def build_acceptance_alarm(at: float, evidence: str) -> Alarm:
-    """Return the alarm of a server that accepts no draft, by its log."""
+    """Return the alarm of a server that accepts no draft."""
     hint = (
-        "the drafter does not fit the target, or the checkpoint lacks its MTP head: check that its weights have one, "
-        "use the drafter that was trained for this target, or serve without speculation, which is faster then"
+        "the drafter or its --method does not fit the target, or the checkpoint lacks its MTP head: check that its "
+        "weights have one, use the drafter that was trained for this target, or serve without speculation, which is "
+        "faster then (published: 6.9 instead of 5.1 tok/s on a GB10)"
     )
     return Alarm("acceptance", at, "no draft is accepted", evidence, hint)
 
 
 def _check_positions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    totals, logged = state.speculation_totals, state.logged_speculation
-    if logged is None or _drafts_from_text(state) or totals.accepts_nothing or "synthetic" in state.startup.facts:
+    totals = state.drafts
+    if _drafts_from_text(state) or totals.accepts_nothing or "synthetic" in state.startup.facts:
         return None
     if (n := totals.useful_drafts) is None:
         return None
-    share = format_percent(totals.accepted / totals.drafted, 1)
-    evidence = f"accepted by position: {totals.describe_positions()} (acceptance rate: {share})"
+    rate = f"{totals.accepted / totals.drafted:.1%}"
+    evidence = f"accepted by position: {totals.describe_positions()} (Avg Draft acceptance rate: {rate})"
     most = len(totals.positions)
     hint = f"draft fewer tokens a step: num_speculative_tokens={n}; an A/B shows the gain: ab --vary n={n},{most}"
-    what = "too many drafts a step: the last positions are never accepted"
-    return Alarm("positions", logged.at, what, evidence, hint)
+    what = "too many drafts a step: the last positions are hardly ever accepted"
+    return Alarm("positions", _find_start(state), what, evidence, hint)
+
+
+def _find_start(state: RunState) -> float:
+    """Return since when a sign holds that is about all that a server did."""
+    return state.up_at or (state.launched.at if state.launched else state.readings[0].at if state.readings else 0.0)
+
+
+def _check_published(state: RunState, now: float) -> Alarm | None:
+    """Judge the acceptance length of the last ten minutes by what others published for the same set-up."""
+    least = state.launched.published_length if state.launched else None
+    recent = state.readings.mean(_PUBLISHED_WINDOW, now) if least else None
+    if least is None or recent is None or recent.acceptance_length is None or recent.steps < _MIN_PUBLISHED_STEPS:
+        return None
+    if recent.acceptance_length >= _FAR_BELOW * least or state.drafts.accepts_nothing:
+        return None
+    evidence = f"{recent.acceptance_length:.2f} over {recent.steps:.0f} steps, published: {least:.2f} and more"
+    hint = (
+        "prose and a high temperature accept less than code; if the prompts are alike, check the drafter's revision, "
+        "the target's quantization and the chat template; tok/s falls as much as the acceptance length"
+    )
+    return Alarm("below published", now - _PUBLISHED_WINDOW, "few drafts are accepted", evidence, hint)
+
+
+def _check_prefix_cache(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """Prompts grow by a turn each time, and the prefix cache has nothing of them."""
+    last = state.readings[-1].counters if state.readings else None
+    is_off = state.startup.facts.get("prefix cache", ("",))[-1] == "False"
+    if last is None or last.prefix_hits or not (is_off or last.prefix_queries) or not (prompts := _list_growing(state)):
+        return None
+    sizes = " → ".join(f"{size:.0f}" for size in prompts[-_GROWING_PROMPTS:])
+    what = "the prefix cache is off" if is_off else "the prefix cache has no hits"
+    evidence = f"prompts of {sizes} tokens, {last.prefix_hits:.0f} of {last.prefix_queries:.0f} tokens from the cache"
+    hint = (
+        "each turn reads the whole conversation again: --enable-prefix-caching (with a DFlash drafter from vLLM 0.23 "
+        "on); of hybrid models with a drafter, patch dflash-no-block-drop; published: the first token 14 to 24 times "
+        "sooner in long conversations"
+    )
+    return Alarm("prefix cache", _find_start(state), f"{what}, and the prompts grow", evidence, hint)
+
+
+def _list_growing(state: RunState) -> list[float]:
+    """Return the prompt sizes of the last requests, where each is longer than the one before; else nothing."""
+    sizes = [r.prompt_tokens for r in state.finished.requests if r.prompt_tokens and r.averaged_over == 1]
+    last = sizes[-_GROWING_PROMPTS:]
+    grows = len(last) == _GROWING_PROMPTS and all(a < b for a, b in pairwise(last)) and last[-1] >= _LONG_PROMPT
+    return last if grows else []
+
+
+class _Queue(NamedTuple):
+    """How long requests waited without interruption, and what ran meanwhile."""
+
+    since: float
+    seconds: float
+    running: int
+    waiting: int
+    usage: float | None
+    """The share of the KV cache that was used."""
+
+
+def _find_queue(state: RunState, now: float) -> _Queue | None:
+    """Return the longest queue behind a number of running requests that stayed the same; None without any."""
+    begin = now - _QUEUE_WINDOW if now else 0.0
+    readings = state.readings[state.readings.count_until(begin) :]
+    loads = [LoadLogged(r.at, r.counters.running or 0, r.counters.waiting or 0, r.counters.kv_usage) for r in readings]
+    loads = loads or state.loads[state.loads.count_until(begin) :]
+    queues = []
+    for (running, waits), run in groupby(loads, lambda load: (load.running, load.waiting > 0)):
+        samples = list(run)
+        if running and waits and len(samples) > 1:
+            usage = max((sample.kv_usage for sample in samples if sample.kv_usage is not None), default=None)
+            most = max(sample.waiting for sample in samples)
+            queues.append(_Queue(samples[0].at, samples[-1].at - samples[0].at, running, most, usage))
+    return max((queue for queue in queues if queue.seconds >= _QUEUE_SECONDS), key=lambda q: q.seconds, default=None)
+
+
+def _check_queue(state: RunState, now: float) -> Alarm | None:
+    """Requests wait since no more fit into the KV cache, or since --max-num-seqs lets no more run."""
+    if (queue := _find_queue(state, now)) is None:
+        return None
+    running = pluralize(queue.running, "request")
+    evidence = f"{running} running, up to {queue.waiting} waiting for {format_duration(queue.seconds)}"
+    limit = state.startup.facts.get("max-num-seqs", ("",))[-1]
+    if queue.usage is not None and queue.usage * (queue.running + 1) / queue.running > _KV_FULL:
+        what = f"the KV cache holds {running} at a time, the others wait"
+        hint = (
+            "lower max-model-len where it is that large for no reason, raise gpu-memory-utilization, or halve the "
+            "cache with --kv-cache-dtype fp8"
+        )
+        return Alarm("kv cache", queue.since, what, f"{evidence}, {queue.usage:.0%} of it used", hint)
+    if str(queue.running) != limit and queue.seconds < 2 * _QUEUE_SECONDS:
+        return None
+    what = f"requests queue behind --max-num-seqs {limit}" if limit == str(queue.running) else "requests queue"
+    hint = "raise --max-num-seqs, or send fewer at once: what waits gets its first token only after another has ended"
+    return Alarm("queue", queue.since, what, evidence, hint)
+
+
+def _check_late_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """Kernels are compiled in the first requests of each kind; later ones wait for seconds without a reason."""
+    lines = [line for line in state.lines if KERNEL_COMPILED in line.text]
+    late = [line for line in lines if line.at > lines[0].at + _FIRST_KERNELS]
+    if len(late) < _LATE_KERNELS:
+        return None
+    names = ", ".join(dict.fromkeys(line.text.partition(KERNEL_COMPILED)[2].partition(". ")[0] for line in late))
+    hint = (
+        "the requests that needed them waited for the compiler: send prompts of these lengths and sampling parameters "
+        "once after the start, and keep TRITON_CACHE_DIR on a disk that stays"
+    )
+    what = "kernels are compiled while serving"
+    return Alarm("compiled", late[0].at, what, f"{len(late)} after the first minute: {names}", hint)
+
+
+def _check_sampler(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    pattern = re.compile(SLOW_SAMPLER)
+    lines = (line for line in state.lines if "FlashInfer" in line.text and pattern.search(line.text))
+    if (line := next(lines, None)) is None:
+        return None
+    hint = (
+        "send no `seed` and no logprobs with a request, or mend what the line names (the nvcc of FlashInfer); what it "
+        "costs is not published, an A/B shows it: --vary env.VLLM_USE_FLASHINFER_SAMPLER=0,1"
+    )
+    return Alarm("sampler", line.at, "tokens are drawn by PyTorch, not by FlashInfer's kernel", line.text, hint)
+
+
+def _check_swap(state: RunState, now: float) -> Alarm | None:
+    last = state.memory.latest(now, MAX_GAP)
+    if last is None or last.available is None or last.swapped < _MUCH_SWAPPED:
+        return None
+    since = condition_start(state.memory, lambda sample: sample.swapped >= _MUCH_SWAPPED)
+    hint = "stop other programs or give the KV cache less, then restart the server; swapoff -a keeps it in memory"
+    return Alarm("swap", since, "a part of the server is on a disk", f"{format_gib(last.swapped)} swapped out", hint)
+
+
+def _check_neighbour(state: RunState, now: float) -> Alarm | None:
+    """Other programs use the processors of a server without a GPU while it works."""
+
+    def is_crowded(sample: ProcessorsSampled) -> bool:
+        return (sample.others or 0.0) >= _NEIGHBOUR_SHARE * sample.total and sample.busy > _IDLE
+
+    last = state.processors.latest(now, MAX_GAP)
+    if last is None or not is_crowded(last):
+        return None
+    since = condition_start(state.processors, is_crowded)
+    if now - since < _NEIGHBOUR_SECONDS:
+        return None
+    evidence = f"others keep {last.others:.1f} of {last.total} processors busy, the server {last.busy:.1f}"
+    hint = "see top; stop them, or run the server under taskset or with a higher priority: what they take it lacks"
+    return Alarm("foreign load", since, "other programs use the processors", evidence, hint)
 
 
 def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
     """Layers of target and drafter share pages of the KV cache, and padding makes their groups alike."""
     lines = state.startup.facts.get("kv padding", ())
     shares = [float(match[1]) for line in lines if (match := _PADDING_SHARE.search(line))]
-    if not shares or max(shares) < _COSTLY_PADDING:
+    if not shares or max(shares) <= _COSTLY_PADDING:
         return None
     line = lines[shares.index(max(shares))]
     room = state.log_figures.get("kv_cache_memory")
@@ -485,8 +656,16 @@ def _check_preemptions(state: RunState, now: float) -> Alarm | None:
     evidence = (
         f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, and work is repeated"
     )
-    hint = "send fewer requests at once, or give the KV cache more room (max-model-len, gpu-memory-utilization)"
-    return Alarm("preemptions", since, "requests are preempted", evidence, hint)
+    return Alarm("preemptions", since, "requests are preempted", evidence, _PREEMPTION_HINT)
+
+
+def _check_past_preemptions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """More than a few requests were preempted since the start."""
+    last = state.readings[-1].counters if state.readings else None
+    if last is None or not last.preemptions or last.preemptions < max(2.0, _MANY_PREEMPTED * last.finished):
+        return None
+    evidence = f"{last.preemptions:.0f} preemptions, {last.finished:.0f} requests finished since the start"
+    return Alarm("preemptions", _find_start(state), "requests were preempted", evidence, _PREEMPTION_HINT)
 
 
 def _check_foreign_load(state: RunState, now: float) -> Alarm | None:
@@ -521,17 +700,14 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 
 class _Rule(NamedTuple):
-    """A rule, and of what it is asked: of a server that runs (`live`), of what a log shows (`logged`)."""
+    """A rule; `live` ones say how a server is now, `logged` ones are asked of all that it did, also after its end."""
 
     find: Callable[[RunState, float], Alarm | None]
-    live: bool = True
     logged: bool = False
+    live: bool = True
 
 
-# The kinds of what makes a server slow that does not fail, each found by its log alone.
-SLOW_SIGNS = frozenset({"acceptance", "positions", "kv padding"})
-# The worst first. What only the log of the start shows holds for as long as the server lives; what the log says of
-# speculation is asked of a log only, since /metrics says it better of a server that runs.
+# The worst first.
 _RULES = (
     _Rule(_check_suspension),
     _Rule(check_ranks),
@@ -546,16 +722,24 @@ _RULES = (
     _Rule(_check_memory),
     _Rule(check_far_memory),
     _Rule(_check_speculation),
+    _Rule(_check_drafter, logged=True),
     _Rule(_check_acceptance),
-    _Rule(_check_logged_acceptance, live=False, logged=True),
-    _Rule(_check_positions, live=False, logged=True),
+    _Rule(_check_positions, logged=True),
+    _Rule(_check_published),
     _Rule(_check_graphs, logged=True),
     _Rule(_check_kernels, logged=True),
-    _Rule(_check_kv_padding, live=False, logged=True),
+    _Rule(_check_kv_padding, logged=True),
+    _Rule(_check_queue, logged=True),
+    _Rule(_check_prefix_cache, logged=True),
+    _Rule(_check_swap),
     _Rule(_check_throttling),
     _Rule(_check_preemptions),
+    _Rule(_check_past_preemptions, logged=True, live=False),
+    _Rule(_check_late_kernels, logged=True),
+    _Rule(_check_sampler, logged=True),
     _Rule(_check_slow_cycle),
     _Rule(_check_foreign_load),
+    _Rule(_check_neighbour),
 )
 
 

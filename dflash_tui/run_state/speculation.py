@@ -16,15 +16,16 @@ from dflash_tui.vllm_output.metrics import Rates
 
 # Fewer steps do not show whether a position is never accepted.
 _MIN_STEPS = 50
-_NO_DRAFTS = 0.01
+_NO_DRAFTS = 0.05  # accepted in a step
 _MIN_POSITIONS = 4
+_RARELY = 0.01
 
 
 class SpeculationTotals(NamedTuple):
     """Drafts of all lines together: tokens drafted and accepted, steps, and accepted drafts by position."""
 
-    drafted: int = 0
-    accepted: int = 0
+    drafted: float = 0
+    accepted: float = 0
     steps: float = 0.0
     positions: tuple[float, ...] = ()
 
@@ -42,16 +43,18 @@ class SpeculationTotals(NamedTuple):
     @property
     def accepts_nothing(self) -> bool:
         """Whether hardly any draft was accepted, of enough of them to tell."""
-        return self.steps >= _MIN_STEPS and self.accepted < _NO_DRAFTS * self.drafted
+        return self.steps >= _MIN_STEPS and self.accepted < _NO_DRAFTS * self.steps
 
     @property
     def useful_drafts(self) -> int | None:
-        """How many drafts per step are worth their cost, where at least half of them never are; else None."""
+        """How many drafts per step are worth their cost, where the later half of them hardly ever is; else None."""
         shares = [accepted / self.steps for accepted in self.positions] if self.steps >= _MIN_STEPS else []
-        if len(shares) < _MIN_POSITIONS or any(shares[len(shares) // 2 :]):
-            return None
+        later = shares[len(shares) // 2 :]
+        hardly = _RARELY if self.steps >= MIN_STEPS else 0.0
+        if len(shares) < _MIN_POSITIONS or sum(later) / len(later) > hardly or shares[1] >= 1:
+            return None  # a server whose acceptance is synthetic always takes the first drafts, a real one never
         advice = advise_draft_length(shares, self.steps, _MIN_STEPS)
-        return advice.suggested if advice else None
+        return advice.suggested if advice and advice.suggested <= len(shares) // 2 else None
 
     def describe_positions(self) -> str:
         """Return the share of steps in which the draft at each position was accepted."""

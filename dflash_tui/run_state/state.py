@@ -20,6 +20,7 @@ from dflash_tui.events import (
     Histogram,
     LatenciesSampled,
     Launched,
+    LoadLogged,
     LogLine,
     MemorySampled,
     Phase,
@@ -75,6 +76,8 @@ class RunState:
     """The last of the log's lines about speculation: the only source where /metrics cannot be read."""
     speculation_totals: SpeculationTotals = field(default_factory=SpeculationTotals)
     """The sums of those lines."""
+    loads: ThinnedSeries[LoadLogged] = field(default_factory=ThinnedSeries)
+    """The log's lines about running and waiting requests."""
     health: Health = Health.STARTING
     """What /health and the first request said last."""
     health_detail: str = ""
@@ -152,6 +155,8 @@ class RunState:
             case SpeculationLogged():
                 self.logged_speculation = event
                 self.speculation_totals = self.speculation_totals.add(event)
+            case LoadLogged():
+                self.loads.append(event)
             case HealthChanged(at=at, health=health, detail=detail):
                 self.health_at, self.health, self.health_detail = at, health, detail
                 if health is Health.WARM and self.warm_at is None:
@@ -242,6 +247,15 @@ class RunState:
         if self.health is Health.STARTING and self.up_at is not None:
             return "up"
         return self.health.value
+
+    @property
+    def drafts(self) -> SpeculationTotals:
+        """What was drafted and accepted since the start, by the counters, else by the lines of the log."""
+        last = self.readings[-1].counters if self.readings else None
+        if last is None or not last.steps or last.proposed is None or last.accepted is None:
+            return self.speculation_totals
+        positions = tuple(count or 0.0 for count in last.per_position)
+        return SpeculationTotals(last.proposed, last.accepted, last.steps, positions)
 
     def spans(self, now: float) -> list[PhaseSpan]:
         """Return the start-up phases in the order they first occurred, the last one still running unless over."""

@@ -1,4 +1,1 @@
-"""One launched server and its run folder: launch it, find it, stop it, and tell whether it is running.
-
-Imports `planning`, `events`, `machine` and `common`; knows nothing of what is measured.
-"""
+"""One launched server and its run folder: launch it, find it, stop it, and tell whether it is running."""

@@ -93,11 +93,7 @@ class GatedProcess:
             os.close(report)
 
     def release(self) -> None:
-        """Execute the program.
-
-        Raises:
-            OSError: there is no such program, or it cannot be executed.
-        """
+        """Execute the program; raise OSError where there is no such program, or it cannot be executed."""
         try:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._gate, b"!")

@@ -1,8 +1,4 @@
-"""Launch and stop servers as detached processes, each with a run folder.
-
-A server outlives its launcher. Its folder holds `run.json` (what was launched, with pid and start time), `server.log`
-(its output) and `samples.jsonl` (events that the log does not hold).
-"""
+"""Launch and stop servers as detached processes, each with a run folder; a server outlives its launcher."""
 
 from __future__ import annotations
 
@@ -121,11 +117,7 @@ def _start_failure(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
 
 
 def required_api_key(plan: Plan) -> str:
-    """Return the API key that the server of `plan` will require; empty when only this machine can reach it.
-
-    Raises:
-        UsageError: other machines can reach it, and there is no valid key.
-    """
+    """Return the API key of an open server, empty for one that is not open; raise UsageError without a valid one."""
     key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
     if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
         what = f"other machines can reach a server on {plan.host}"

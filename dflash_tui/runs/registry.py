@@ -78,11 +78,7 @@ def _load_run(path: Path) -> Run:
 
 
 def find_listening_run(name: str | None = None) -> Run:
-    """Return the run called `name` as `find_run` does, whose server can be asked something.
-
-    Raises:
-        UsageError: there is none, it has ended, or it does not listen yet.
-    """
+    """Return the run of `find_run` whose server can be asked something; raise UsageError where it does not listen."""
     run = find_run(name)
     if not server_process.is_alive(run):
         hint = "dflash-tui ps lists the servers that run" if list_living_servers() else _UP

@@ -1,8 +1,7 @@
-"""What launches will use that are not servers yet: each holds a reservation of its port and its GPUs.
+"""What launches and A/Bs will use that are not servers yet: each holds a reservation of its port and its GPUs.
 
-A reservation is a file in a folder of ours that names its holder by pid and start time, so that it ends with that
-process. A launch holds one until its `run.json` is there, an A/B as long as its driver works. Who looks what is
-free and then reserves it holds a lock meanwhile, so that of two at once the second sees what the first has taken.
+It is a file that names its holder by pid and start time, so that it ends with that process. To look and to reserve are
+one step under a lock.
 """
 
 import os
@@ -92,11 +91,7 @@ def lock_reservations() -> Iterator[None]:
 
 
 def write_reservation(owner: str, *plans: Plan) -> Path:
-    """Reserve the ports and GPUs of `plans` for this process; the caller holds the lock, and looked that they are free.
-
-    Raises:
-        DflashError: it cannot be written.
-    """
+    """Reserve ports and GPUs for this process, which holds the lock and has looked that they are free."""
     folder, pid = paths.reservations_folder(), os.getpid()
     for path in folder.glob("*.json"):
         if path not in _own_files and _read_living(path) is None:

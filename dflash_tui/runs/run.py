@@ -147,6 +147,9 @@ class Run(msgspec.Struct, frozen=True):
             roce=name_roce(plan.cluster, plan.rank, plan.env) if plan.cluster and not plan.on_cpu else "",
             rank=plan.rank,
             hardware=plan.hardware.value,
+            published_length=min(
+                (f.acceptance_length[0] for f in plan.expected if f.acceptance_length and not f.set_up), default=None
+            ),
         )
 
 

@@ -17,10 +17,10 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.diagnosis.explanation import Explanation, format_explanation
 from dflash_tui.diagnosis.log_source import LogSource
-from dflash_tui.diagnosis.posted_log import LogExplanation, explain_log, format_explanation
+from dflash_tui.diagnosis.posted_log import explain_log
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -72,7 +72,8 @@ class PanelCommands(Provider):
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command in (*self._commands(), *self._recipes(), *self._runs()):
-            if score := matcher.match(command.name):
+            words = command.name + f" {command.about}" * (query.lower() in command.about.lower())
+            if score := matcher.match(words):
                 name = matcher.highlight(command.name) if "[" not in command.name else Content(command.name)
                 yield Hit(score, name, command.run, text=command.name, help=command.about)
 
@@ -136,10 +137,7 @@ class PanelCommands(Provider):
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():
             about = entry.title if isinstance(entry, Recipe) else "this file cannot be loaded"
-            if isinstance(entry, CataloguePair):
-                about = entry.drafter or entry.method.value
-            kind = "Catalogue" if isinstance(entry, CataloguePair) else "Recipe"
-            yield Command(f"{kind}: {name}", escape_markup(about), partial(self.panel.choose, name))
+            yield Command(f"Recipe: {name}", escape_markup(about), partial(self.panel.choose, name))
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):
@@ -165,7 +163,7 @@ class LogDialog(Dialog[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.explanation: LogExplanation | None = None
+        self.explanation: Explanation | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -200,7 +198,7 @@ class LogDialog(Dialog[None]):
             self._show(self.explanation)
             self.query_one("#explanation").focus()
 
-    def _show(self, explanation: LogExplanation) -> None:
+    def _show(self, explanation: Explanation) -> None:
         width = self.query_one(".dialog").content_size.width - _EDGES
         self._write(Content(format_explanation(explanation, width)))
 

@@ -1,7 +1,8 @@
-"""Shares what a screen shows: a report in the clipboard and in a file, and a picture of the screen beside it."""
+"""What is kept of a screen: a report in the clipboard and in a file, a picture of it, a setting as a recipe."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from textual.screen import Screen
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.secrets import redact_secrets
+from dflash_tui.experiments import tuner
+from dflash_tui.experiments.analysis.report import TuneOutcome
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 
 
@@ -29,3 +33,15 @@ def share_report(screen: Screen[Any], markdown: str, folder: Path, *, has_pictur
         return
     written = f"{folder / 'report.md'}{' and .svg' if has_picture else ''}"
     screen.notify(f"wrote {written}; the report is copied, if the terminal allows OSC 52", markup=False, timeout=10)
+
+
+async def keep_as_recipe(screen: Screen[Any], progress: Progress, outcome: TuneOutcome, name: str) -> None:
+    """Write the best setting as a recipe of the user's own, beside any of that name."""
+    try:
+        path = await asyncio.to_thread(tuner.keep_best, progress, outcome, name, overwrite=False)
+    except (DflashError, OSError) as error:
+        what = "the recipe was not written"
+        failure = error if isinstance(error, DflashError) else DflashError(what, evidence=f"{error}")
+        screen.app.push_screen(ErrorDialog(failure))
+        return
+    screen.notify(f"wrote {path}", markup=False, timeout=10)

@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
 from dflash_tui.common.untrusted_json import LineBuffer
-from dflash_tui.events import AnyEvent, Compiled, EngineInitialized, Noted, Phase, Progressed, SpeculationLogged, Stated
+from dflash_tui.events import (
+    AnyEvent,
+    Compiled,
+    EngineInitialized,
+    LoadLogged,
+    Noted,
+    Phase,
+    Progressed,
+    SpeculationLogged,
+    Stated,
+)
 
 # The part of the model that a line of torch.compile is about, from 0.32 on.
 TAG = r"(?:\[(?P<part>[\w./:-]+)\] )?"
@@ -77,6 +87,13 @@ SPECULATION = (
     r"Accepted: (?P<accepted>\d{1,18}) tokens, Drafted: (?P<drafted>\d{1,18}) tokens, "
     r"Per-position acceptance rate: (?P<positions>[\d., na]*), Avg Draft acceptance rate: "
 )
+LOAD = (
+    r".*Avg prompt throughput: .*\bRunning: (?P<running>\d{1,9}) reqs, Waiting: (?P<waiting>\d{1,9}) reqs"
+    r"(?:.*?KV cache usage: (?P<usage>[\d.]+)%)?"
+)
+# What the log says while the server serves.
+SLOW_SAMPLER = r"FlashInfer top-p/top-k sampling unavailable: .*|FlashInfer .*Falling back to PyTorch-native.*"
+KERNEL_COMPILED = "kernel JIT compilation during inference: "
 _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
 
 MARKS: tuple[PhaseMark, ...] = (
@@ -141,6 +158,9 @@ NOTES: tuple[tuple[str, str], ...] = (
     ("marlin asked for", r"non-default args: .*'(?:moe|linear)_backend': '(marlin)'"),
     ("without FP4", r"(Your GPU does not have native support for FP4 computation.*)"),
     ("without graphs", r"(.*(?:Overriding to NONE|setting cudagraph_mode=NONE|running the draft eagerly).*)"),
+    ("in pieces", r"(.*; setting cudagraph_mode=PIECEWISE\b.*)"),
+    ("prefix cache", r"Initializing a V1 LLM engine .*\benable_prefix_caching=(False)"),
+    ("max-num-seqs", r"non-default args: .*'max_num_seqs': (\d+)"),
     ("synthetic", r"non-default args: .*'(synthetic)_acceptance_\w+': "),
     ("kv padding", r"(Add \d+ padding layers, may waste at most [\d.]+% KV cache memory)"),
     ("aux layers", rf"(?:Using auxiliary layers from speculative config|{_AUX}\w+): (.+)"),
@@ -308,7 +328,7 @@ _NOTES = tuple((name, re.compile(pattern)) for name, pattern in NOTES)
 _RUNNERS = tuple((name, re.compile(pattern)) for name, pattern in RUNNERS)
 _STEPS = tuple((name, re.compile(pattern)) for name, pattern in STEPS)
 _BARS = tuple((phase, re.compile(pattern)) for phase, pattern in BARS)
-_INITIALIZED, _SPECULATION = re.compile(INITIALIZED), re.compile(SPECULATION)
+_INITIALIZED, _SPECULATION, _LOAD = re.compile(INITIALIZED), re.compile(SPECULATION), re.compile(LOAD)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _ELAPSED = re.compile(r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})[<,]")
 _CACHE_FOLDER = re.compile(CACHE_FOLDER)
@@ -384,6 +404,15 @@ def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
     if all(map(math.isfinite, per_position)):
         length = _read_figure(match["length"])
         yield SpeculationLogged(at, length, int(match["accepted"]), int(match["drafted"]), per_position)
+
+
+def parse_load(body: str, at: float) -> LoadLogged | None:
+    """Return what a line says of the requests at one time, or None when it is about something else."""
+    if not (match := _LOAD.match(body)):
+        return None
+    usage = _read_figure(match["usage"])
+    share = None if usage is None or usage > 100 else usage / 100
+    return LoadLogged(at, int(match["running"]), int(match["waiting"]), share)
 
 
 def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:

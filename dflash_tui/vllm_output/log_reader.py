@@ -24,6 +24,7 @@ from dflash_tui.vllm_output.log_facts import (
     PhaseReader,
     is_information,
     parse_initialization,
+    parse_load,
     parse_progress,
     parse_speculation,
 )
@@ -233,6 +234,8 @@ class LogReader:
             events.append(LogLine(self._at, body, level, source))
         if body.startswith(_SPECULATION):  # of a part of a log, too, that begins after the start
             events.extend(parse_speculation(body, self._at))
+        elif "Avg prompt throughput" in body and (load := parse_load(body, self._at)):
+            events.append(load)
         if level in _PROBLEM_LEVELS:
             events.extend(self._errors.read_line(process, source, body, self._at))
         elif self._errors.is_reading:

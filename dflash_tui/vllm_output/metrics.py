@@ -121,10 +121,13 @@ _PER_POSITION = f"{_SPEC_DECODE}accepted_tokens_per_pos_total"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _TTFT = "vllm:time_to_first_token_seconds_"
 _TPOT = "vllm:request_time_per_output_token_seconds_"
+_CACHE_CONFIG = "vllm:cache_config_info"
 _BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
 _SUMS = (f"{_TTFT}sum", f"{_TPOT}sum")
 # What a relevant line begins with; names of other families may begin like this, too.
-LINE_PREFIXES = tuple(name.encode() for name in (*_COUNTERS, _PER_POSITION, _KV_USAGE, *_BUCKETS, *_SUMS))
+LINE_PREFIXES = tuple(
+    name.encode() for name in (*_COUNTERS, _PER_POSITION, _KV_USAGE, _CACHE_CONFIG, *_BUCKETS, *_SUMS)
+)
 # The longest line of a real server has 831 bytes; its labels hold a model's name, which may be a path.
 _LONGEST_LINE = 8 << 10
 # The numbers of all series are added up, since a server may name them in any order, and hundreds of thousands of them.
@@ -137,6 +140,8 @@ class Scrape(NamedTuple):
     counters: Counters
     ttft: Histogram | None = None
     tpot: Histogram | None = None
+    prefix_cache: str = ""
+    """Whether it has a prefix cache, `True` or `False`; empty where it does not tell."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -178,6 +183,7 @@ class MetricsReader:
         self._buckets: dict[str, dict[float, float]] = {_TTFT: {}, _TPOT: {}}
         self._kv_usage: float | None = None
         self._series = 0
+        self._prefix_cache = ""
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the body."""
@@ -204,7 +210,7 @@ class MetricsReader:
         ttft, tpot = (
             _build_histogram(self._buckets[family], sums.get(f"{family}sum", 0.0)) for family in (_TTFT, _TPOT)
         )
-        return Scrape(counters, ttft, tpot)
+        return Scrape(counters, ttft, tpot, self._prefix_cache)
 
     def _take(self, line: bytes) -> None:
         """Take one line; malformed ones and impossible values are passed over."""
@@ -222,6 +228,8 @@ class MetricsReader:
                 self._series = (self._series + _number_labels(labels)) % _SERIES_NUMBERS
         elif name == _PER_POSITION and (position := _parse_position(labels)) is not None:
             self._positions[position] = self._positions.get(position, 0.0) + value
+        elif name == _CACHE_CONFIG:
+            self._prefix_cache = labels.get("enable_prefix_caching", "")[:5]
         elif name == _KV_USAGE and value <= 1:
             self._kv_usage = max(value, self._kv_usage or 0.0)
         elif name in _BUCKETS and (bound := _parse_bound(labels)) is not None:

@@ -52,6 +52,14 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
+@pytest.mark.parametrize(("vllm", "is_warned"), [("0.27.1", True), ("0.28.0", False)])
+def test_a_plan_warns_of_graphs_in_pieces(tmp_path, capsys, vllm, is_warned):
+    """FlashInfer verifies drafts within a whole graph from 0.28 on, on sm_12x."""
+    words = ["--target", model(tmp_path / "big", TARGET), "--method", "mtp", "--gpu", "gb10", "--vllm", vllm]
+    assert main.main(["plan", *words, "--set", "attention-backend=FLASHINFER"]) == 0
+    assert ("PIECEWISE" in capsys.readouterr().err) is is_warned
+
+
 def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
     target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
     words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]

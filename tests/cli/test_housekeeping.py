@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import time
 
@@ -53,26 +52,6 @@ def test_prune_removes_what_ended_long_ago(launch, capsys):
     assert {run.id for run in registry.list_runs()} == {living.id, tried.id}
     with pytest.raises(Exception, match="running"):
         registry.remove_run(living)
-
-
-@pytest.mark.usefixtures("folders")
-@pytest.mark.parametrize("step", ["is_over", "find_last_change"])
-def test_prune_passes_over_what_another_prune_removes_meanwhile(monkeypatch, capsys, step):
-    """The others go all the same, and nothing is told as an error."""
-    aged("first", 40)
-    theirs = aged("theirs", 41)
-    real = getattr(registry, step)
-
-    def removed_meanwhile(run: Run) -> object:
-        found = real(run)
-        if run.id == theirs.id:
-            shutil.rmtree(run.folder)
-        return found
-
-    monkeypatch.setattr(registry, step, removed_meanwhile)
-    assert main(["runs", "prune", "--yes", "--json"]) == 0
-    assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["first"]
-    assert registry.list_runs() == []
 
 
 def test_a_file_of_two_names_counts_once(tmp_path):

@@ -74,8 +74,8 @@ def test_a_server_on_all_addresses_is_reached_by_those_of_the_interfaces(launch,
     """Not by the loopback that our own programs use, nor by a bridge of containers."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
     interfaces = (
-        network.Interface("enp1s0", ("192.0.2.7/24",), 1500, 0),
-        network.Interface("docker0", ("172.17.0.1/16",), 1500, 0),
+        network.Interface("enp1s0", ("192.0.2.7/24",), 1500),
+        network.Interface("docker0", ("172.17.0.1/16",), 1500),
     )
     monkeypatch.setattr(network, "read_network", lambda: network.Network(interfaces))
     run = launch()

@@ -130,17 +130,6 @@ def test_a_file_with_figures_that_cannot_be_is_refused(capsys, tmp_path):
         assert path in capsys.readouterr().err
 
 
-def test_a_time_that_no_calendar_has_is_a_dash(capsys, tmp_path):
-    """In the head of a report, where it would end in an error of the system."""
-    paths = [
-        written(a_report(), "design.made_at", 1e300, tmp_path / "ab.json"),
-        written(run_report.build_run_report(recording.find_recording("sample"))[0], "at", 1e300, tmp_path / "run.json"),
-    ]
-    for path, said in zip(paths, ("\n—, 4 boots, 2 per arm", "launched —,"), strict=True):
-        assert main.main(["report", path]) == 0
-        assert said in capsys.readouterr().out
-
-
 def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
     design = a_design()
     folder = store.create_experiment(design)

@@ -1,7 +1,5 @@
 """`ab --vary stock,ours`: what the bare published command is, what is ours, and how the report says it."""
 
-import shlex
-
 import pytest
 from msgspec.structs import replace
 
@@ -95,22 +93,6 @@ def test_gains_that_grow_with_the_context_are_a_gain():
     assert found.ratio
     assert found.ratio.ratio == pytest.approx(1.40, abs=0.01)
     assert verdict.judge_arms(replace(design, levels=False), measured)[0].word is Verdict.NO_DIFFERENCE
-
-
-def test_another_method_is_ours():
-    """With the drafter that was named for it; stock drafts as the recipe does."""
-    words = ("gemma-4-26b-a4b", "--gpu", "h200", "--method", "eagle3", "--set", "drafter.model=/e", "--set", "n=3")
-    design = designed(*words)
-    assert [arm.plan.method.value for arm in design.arms] == ["dflash", "eagle3"]
-    assert [arm.plan.drafter for arm in design.arms] == ["z-lab/gemma-4-26B-A4B-it-DFlash", "/e"]
-    assert "method eagle3, 3 drafted tokens" in experiment_report.list_stock_rows(design)[1]
-
-
-def test_its_command_leads_to_the_same_design():
-    """Both arms are planned anew from what was asked for."""
-    design = designed("demo-cpu", "--mode", "compile", "--set", "max-model-len=2048", "--boots", "3")
-    again, _ = experiment(*shlex.split(design.command)[2:])
-    assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
 
 
 def test_nothing_that_is_ours_is_said_before_anything_begins():

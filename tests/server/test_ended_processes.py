@@ -43,17 +43,3 @@ async def test_what_is_started_while_it_is_told_to_end_ends_too(tmp_path):
     await processes.end_group(process, 0.2)
     assert process.returncode
     wait_until(lambda: find_processes(seconds, psutil.process_iter()) == [])
-
-
-async def test_what_does_not_listen_is_killed_with_its_group():
-    """The leader ends at once, its child ignores SIGTERM."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout
-    await process.stdout.readline()
-    children = processes.list_descendants(process.pid)
-    await processes.end_group(process, 0.2)
-    await processes.end_group(process, 0.2)
-    assert len(children) == 1
-    wait_until(lambda: not any(map(processes.is_running, children)))

@@ -1,5 +1,7 @@
 """The end of a server: its memory is waited for, what outlives it is ended after asking, and a reboot is told."""
 
+import contextlib
+import io
 import json
 import os
 import pty
@@ -10,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from dflash_tui.cli.main import main
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import observer
@@ -61,8 +64,11 @@ def test_a_driver_that_is_silent_or_gone_is_not_waited_for(stand_in_nvml):
 
 
 def dflash(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL)
+    """Run the command line in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([*words])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def asked(pid: int, answer: bytes) -> bytes:

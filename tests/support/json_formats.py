@@ -26,7 +26,7 @@ from dflash_tui.cli.json_lines import (
     UpdatedCatalogue,
     WrittenFile,
 )
-from dflash_tui.diagnosis.posted_log import LogExplanation
+from dflash_tui.diagnosis.explanation import Explanation
 from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.inventory import EnvironmentContents
@@ -219,7 +219,7 @@ FORMATS: dict[str, JsonFormat] = {
         "runs prune": [PrunedRun],
         "logs": [LogText],
         "stop": [StoppedServer],
-        "why": [Postmortem, LogExplanation],
+        "why": [Postmortem, Explanation],
         "ps --for": [ClientLine],
         "chat": [chat.Turn],
         "stop --orphans": [OrphanLine],

@@ -105,37 +105,19 @@ class TwoHosts:
 def make_two_hosts(folder: Path, data: Path) -> Iterator[TwoHosts]:
     """Make two hosts with this program on both, whose engines are those in `data`; skip where that is not permitted."""
     shared = {"XDG_DATA_HOME": str(data), "XDG_CACHE_HOME": str(data / "cache")}
-    with _make_hosts(TwoHosts(folder, shared), data / "dflash-tui" / "models") as hosts:
-        for host in ("a", "b"):
-            _put_program(hosts, host)
-            trusted = hosts.run(host, "env", f"PYTHONPATH={ROOT}", sys.executable, "-c", _TRUST)
-            assert trusted.returncode == 0, trusted.stderr
-        yield hosts
-
-
-@contextmanager
-def make_fresh_hosts(folder: Path, packages: Mapping[str, str]) -> Iterator[TwoHosts]:
-    """Make two hosts with empty homes, this program on `a` and a Python on `b`; skip where that is not permitted.
-
-    They have no network. `packages` are the variables by which uv finds what it installs; pip looks into `wheels` in
-    `folder`.
-    """
-    with _make_hosts(TwoHosts(folder, packages)) as hosts:
-        _put_program(hosts, "a")
-        (folder / "b" / "home" / ".local" / "bin" / "python3").symlink_to(sys.executable)
-        yield hosts
-
-
-@contextmanager
-def _make_hosts(hosts: TwoHosts, models: Path | None = None) -> Iterator[TwoHosts]:
-    variables = [f"{name}={value}" for name, value in hosts.shared.items()]
-    made = hosts.change("up", str(models or ""), *variables)
+    hosts = TwoHosts(folder, shared)
+    variables = [f"{name}={value}" for name, value in shared.items()]
+    made = hosts.change("up", str(data / "dflash-tui" / "models"), *variables)
     for host in ("a", "b"):
-        toy_pair.write_recipe(hosts.folder / host / "home" / ".config" / "dflash-tui" / "recipes")
+        toy_pair.write_recipe(folder / host / "home" / ".config" / "dflash-tui" / "recipes")
     try:
         if made.returncode == _NOT_PERMITTED:
             pytest.skip(f"no two hosts here: {made.stderr.strip()}")
         assert made.returncode == 0, made.stderr
+        for host in ("a", "b"):
+            _put_program(hosts, host)
+            trusted = hosts.run(host, "env", f"PYTHONPATH={ROOT}", sys.executable, "-c", _TRUST)
+            assert trusted.returncode == 0, trusted.stderr
         yield hosts
     finally:
         hosts.change("down")

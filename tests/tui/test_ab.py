@@ -1,17 +1,21 @@
 """An A/B on the panel: its boots while it runs, its verdict, the list of all; from folders as a driver writes them."""
 
+from collections.abc import AsyncIterator
 from functools import partial
 
 from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from dflash_tui.experiments import store
+from dflash_tui.common import paths
+from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import BootBegan, ExperimentFinished, ExperimentHalted, RequestMeasured
 from dflash_tui.runs import registry
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.experiments import ExperimentList
+from dflash_tui.tui.palette import PanelCommands
+from dflash_tui.tui.screens import verdict as verdict_screen
 from tests.support.experiment_factories import BASE, a_boot, a_design, a_plan, boots, told, written
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import app, shows, text, wait_for
@@ -175,9 +179,50 @@ async def test_the_report_is_written_beside_the_experiment():
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, report.design.id, "▲ compile is faster")
-        await pilot.press("w")
+        await shows(pilot, "→ share it: s; keep the faster one as a recipe: k")
+        await pilot.press("s")
         path = folder / "report.md"
         await wait_for(pilot, lambda: path.exists() and "**compile is faster than eager" in path.read_text())
+        await wait_for(pilot, lambda: "</svg>" in (folder / "report.svg").read_text())
+        assert "compile is faster" in panel.clipboard
+        commands = [command for query in ("share", "extend", "copy", "picture") async for command in find(panel, query)]
+        assert {"Share", "Boots"} <= set(commands)
+
+
+async def find(panel: DflashApp, query: str) -> AsyncIterator[str]:
+    provider = PanelCommands(panel.screen)
+    await provider.startup()
+    async for hit in provider.search(query):
+        yield str(hit.text)
+
+
+async def test_plus_adds_boots_after_a_question(monkeypatch):
+    report = a_report()
+    written(report.design, told(report.design, report.boots), report)
+    extended = list[tuple[str, int]]()
+    monkeypatch.setattr(controller, "extend_experiment", lambda design, boots: extended.append((design.id, boots)))
+    monkeypatch.setattr(verdict_screen, "ask_trust", lambda _app, _recipe, _plans, then: then())
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, report.design.id, "▲ compile is faster")
+        await pilot.press("+")
+        await shows(pilot, "Add boots?")
+        await pilot.press("y")
+        await wait_for(pilot, lambda: extended == [(report.design.id, 2)])
+        await wait_for(pilot, lambda: panel.current_mode == "ab")
+
+
+async def test_k_keeps_the_faster_arm_as_a_recipe():
+    report = a_report()
+    written(report.design, told(report.design, report.boots), report)
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await opened(pilot, report.design.id, "▲ compile is faster")
+        await pilot.press("k")
+        await shows(pilot, "wrote ", "demo-cpu-tuned.yaml")
+    recipe = (paths.user_recipes_folder() / "demo-cpu-tuned.yaml").read_text()
+    assert "mode: compile" in recipe
+    assert "× eager's tok/s" in recipe
 
 
 async def test_all_experiments_are_listed():

@@ -65,7 +65,7 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
     panel = app(now=1e10)
     wanted: list[Plan] = []
     async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, of_demo("--set", "max-model-len=32768"), ended("fail_max_model_len_kv"))
+        await feed(pilot, of_demo(), ended("fail_max_model_len_kv"))
         await pilot.press("f")
         await wait_for(pilot, lambda: "what changes of" in text(panel))
         seen = text(panel)
@@ -78,11 +78,11 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
     assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"
 
 
-async def test_another_remedy_is_chosen_by_its_number_or_the_arrows():
+async def test_another_remedy_is_chosen_by_its_number_or_the_arrows(tmp_path):
     """The first is highlighted; esc leaves everything as it is."""
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, of_demo("--set", "drafter.model=/nope"), ended("fail_dflash_bad_target_layers", 0))
+        await feed(pilot, of_demo("--set", f"drafter.model={tmp_path}"), ended("fail_dflash_bad_target_layers", 0))
         await pilot.press("f")
         await wait_for(pilot, lambda: isinstance(panel.screen, RemedyDialog))
         dialog = panel.screen
@@ -188,6 +188,8 @@ async def test_a_failed_run_that_is_opened_later_keeps_its_keys(folders, monkeyp
         await pilot.press("u")
         await wait_for(pilot, (run.folder / "report.md").exists)
         await pilot.press("f")
+        await shows(pilot, "without what you changed")
+        await pilot.press("2")
         await shows(pilot, "what changes of", "+ --max-model-len 8064")
         await pilot.press("escape", "enter")
         await shows(pilot, "as it was", "no change: the same")

@@ -9,12 +9,6 @@ from textual.geometry import Size
 
 from dflash_tui.cli.event_lines import WindowFigures
 from dflash_tui.common.formatting import (
-    format_duration,
-    format_gib,
-    format_number,
-    format_percent,
-    pluralize,
-    truncate,
     truncate_middle,
 )
 from dflash_tui.events import (
@@ -176,7 +170,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
     assert "SYNTHETIC on spark-b" in there.plain
 
 
-@pytest.mark.parametrize("width", [58, 78, 118, 198])
+@pytest.mark.parametrize("width", [58, 118])
 def test_the_status_line_has_the_whole_url_and_leaves_out_whole_facts(width):
     long = "company-internal-llama-3.3-70b-instruct-2511-dflash-fp8-prod"
     run = a_run(recipe=long)
@@ -190,7 +184,7 @@ def test_the_status_line_has_the_whole_url_and_leaves_out_whole_facts(width):
     assert all(fact.startswith(given.removesuffix("…")) for fact, given in zip(everything, facts, strict=False))
 
 
-@pytest.mark.parametrize("size", [(25, 4), (34, 4), (70, 7)])
+@pytest.mark.parametrize("size", [(25, 4), (70, 7)])
 def test_positions_that_have_no_room_are_left_out_whole(size, monkeypatch):
     positions = Positions()
     positions.set_reactive(Positions.shares, tuple(0.9 - 0.05 * place for place in range(15)))
@@ -225,8 +219,8 @@ def test_phases_have_a_row_each_and_only_one_runs(starting):
     assert max(len(line) for line in lines) <= 100
 
 
-@pytest.mark.parametrize("second", [5.0, 52.5, 80.0, 120.0, 145.0, 158.0, 161.0, 163.0])
-@pytest.mark.parametrize(("width", "height"), [(76, 11), (76, 8), (116, 19), (56, 6)])
+@pytest.mark.parametrize("second", [5.0, 120.0, 163.0])
+@pytest.mark.parametrize(("width", "height"), [(76, 8), (116, 19)])
 def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
     """However low the screen, the running phase and the estimate are on it; what is over is folded."""
     state = recorded_startups.state(recorded_startups.COMPILED, second)
@@ -238,12 +232,11 @@ def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
     assert lines[-1].startswith("→ ready in ≈ ")
 
 
-@pytest.mark.parametrize(("width", "height"), [(76, 11), (116, 19)])
-def test_a_stall_is_explained_in_full(width, height):
+def test_a_stall_is_explained_in_full():
     """The warning has a mark and its sentence is not cut, in a low terminal too."""
     state = recorded_startups.state(recorded_startups.SILENT, 120.0)
-    told = render_startup(state, 120.0, width, height).plain
-    assert len(told.splitlines()) <= height
+    told = render_startup(state, 120.0, 76, 11).plain
+    assert len(told.splitlines()) <= 11
     assert "! jit " in told
     assert "VLLM_USE_FLASHINFER_SAMPLER=0 does without them" in " ".join(told.split())
 
@@ -257,29 +250,6 @@ def test_a_line_without_a_stamp_of_its_own_shows_no_time():
     """The web server's lines carry no stamp; that of the line before may be minutes old."""
     line = LogLine(BASE, '127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "INFO")
     assert render_log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
-
-
-def test_words():
-    assert [format_duration(s) for s in (0.4, 42, 571, 3723)] == ["<1 s", "42 s", "9:31", "1:02:03"]
-    assert [
-        format_number(None),
-        format_number(float("nan")),
-        format_number(1.25, 1, "s"),
-        format_percent(0.288, 1),
-        format_gib(2**31),
-    ] == [
-        "—",
-        "—",
-        "1.2 s",
-        "28.8 %",
-        "2.0 GiB",
-    ]
-    assert [pluralize(1, "patch"), pluralize(2, "patch"), truncate("abcdef", 4), truncate("abc", 0)] == [
-        "1 patch",
-        "2 patches",
-        "abc…",
-        "",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +271,6 @@ def test_a_long_name_is_cut_in_its_middle(name, width, shown):
     ("expected", "value"),
     [
         ((), ""),
-        ((ExpectedFigures("a user", tok_s=(9.9, 28.1)),), "9.9 to 28.1"),
         ((ExpectedFigures("a user", acceptance=(0.1, 0.2), set_up="seed profile"),), "10 % to 20 % seed"),
         ((ExpectedFigures("a user", ready_s=(9, 9)), ExpectedFigures("b", tok_s=(5, 5), set_up="h100")), "5 h100"),
     ],
@@ -328,7 +297,7 @@ def test_nothing_is_judged_by_figures_of_another_set_up():
     assert tile("eager, gb10") == ("90 eager, gb10", True)
 
 
-@pytest.mark.parametrize(("width", "columns"), [(26, 2), (33, 3), (39, 4), (46, 4)])
+@pytest.mark.parametrize(("width", "columns"), [(26, 2), (39, 4)])
 def test_a_column_of_requests_is_whole_or_left_out(monkeypatch, width, columns):
     """What ended a request is not cut to `leng…` beside room."""
     monkeypatch.setattr(Requests, "size", Size(width, 5))

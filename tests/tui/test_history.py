@@ -8,7 +8,7 @@ import pytest
 
 from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.startup_history import STARTUP_PARTS, RecordedStart
-from dflash_tui.tui.dialogs.runs import STYLES, HistoryScreen, RunList
+from dflash_tui.tui.dialogs.runs import STYLES, RunList
 from tests.support import recorded_startups
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import app, text, wait_for
@@ -68,12 +68,3 @@ def test_no_two_parts_look_alike():
     assert len(set(STYLES.values())) == len(STARTUP_PARTS) + 1
     signs = [sign for sign, _ in STYLES.values()]
     assert all(sign != after for sign, after in itertools.pairwise(signs))
-
-
-async def test_without_any_start_it_says_so(folders):
-    panel = app()
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await pilot.press("ctrl+p")
-        await pilot.press(*"history", "enter")
-        await wait_for(pilot, lambda: isinstance(panel.screen, HistoryScreen))
-        await wait_for(pilot, lambda: "no server has started" in text(panel))

@@ -8,7 +8,7 @@ from dflash_tui.common.errors import EngineError
 from dflash_tui.events import Counters, Exited, LogLine, RequestDone, Sampled, Suspended
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.log_pane import LogPane
-from tests.tui.conftest import HOSTILE, a_run, traffic
+from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 
@@ -87,23 +87,6 @@ async def test_keys_freeze_the_display_and_change_window_and_log(live):
         await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height > 25)
         await pilot.press("l")
         await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height == before)
-
-
-async def test_nothing_changed_draws_nothing(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        chart = panel.run_screen.query_one("#tok_s", Chart)
-        values = chart.lines
-        for _ in range(8):
-            panel.run_screen.view.tick()
-        assert chart.lines is values
-        for event in traffic(now, 2):
-            panel.run_screen.view.take(event)
-        for _ in range(4):
-            panel.run_screen.view.tick()
-        assert chart.lines is not values
 
 
 async def test_keys_that_need_a_server_are_not_offered_without_one(live):

@@ -1,13 +1,11 @@
 """The demo's own pair: SmolLM2-135M-Instruct from the package index, and the drafter that is shipped for it."""
 
-import errno
 import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,21 +102,3 @@ def test_an_engine_that_cannot_read_the_tokenizer(demo_engine, own_packages, tmp
     line = run_script(demo_engine.python, tmp_path / "made", own_packages)
     assert line.startswith("transformers ")
     assert "cannot read the tokenizer" in line
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """Mount a disk of 100 MB, which needs root."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("a disk can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_ends_the_conversion(demo_engine, packages, small_disk):
-    line = run_script(demo_engine.python, small_disk, packages)
-    assert "cannot be written" in line
-    assert os.strerror(errno.ENOSPC) in line

@@ -169,7 +169,7 @@ def _told_by_up(name: str, told: subprocess.CompletedProcess[str], cause: str, e
     assert observer.replay_run(run).status == "failed"
     found = seen_in_panel(run, cause, evidence)
     assert found.commands[0] in error
-    assert option in f"{found.commands[0]} {found.remedies[0].words}"
+    assert option in " ".join((*found.commands, *(remedy.words for remedy in found.remedies)))
 
 
 def _told_by_why(name: str, ended: Run, code: int, kind: str, evidence: str) -> None:

@@ -16,8 +16,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.report import Verdict
 from dflash_tui.monitoring import observer
 from dflash_tui.planning.methods import Method
 from dflash_tui.run_state.state import RunState
@@ -152,23 +150,3 @@ async def test_methods_with_random_weights_are_counted(models):
         Method.EAGLE3: ("--target", str(models / "target"), "--drafter", str(models / "eagle"), *RANDOM),
         Method.MTP: ("--target", str(models / "with-head"), *RANDOM),
     })  # fmt: skip
-
-
-@pytest.mark.by_hand
-@pytest.mark.usefixtures("nothing_left")
-def test_methods_are_compared_to_a_verdict(models):
-    """Without a recipe: `ab --vary method=`, each pair of arms with a word or with what refuses it."""
-    words = ["--target", str(models / "target"), "--drafter", str(models / "block"), "--gpu", "cpu", "--port", PORT]
-    words += ["--vary", "method=dflash,ngram,none", "--suite", "quick", "--scale", "0.2", "--fixed", "--yes"]
-    words += ["--keep-cache"]  # else each arm inspects its models anew
-    done = subprocess.run([*COMMAND, "ab", *words], capture_output=True, text=True, check=False, timeout=1000)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = store.read_report(store.experiment_folder(store.find_experiment().id))
-    assert report
-    assert [arm.plan.method for arm in report.design.arms] == [Method.DFLASH, Method.NGRAM, Method.NONE]
-    assert [bool(boot.error) for boot in report.boots] == [False] * 3
-    lengths = [[request.acceptance_length for request in boot.requests] for boot in report.boots]
-    assert all(length is None for length in lengths[2])
-    assert any(length and length > 2 for length in lengths[0])
-    for comparison in report.comparisons:  # how fast each is depends on who else works here
-        assert comparison.word is not Verdict.REFUSED or comparison.confounds

@@ -32,7 +32,7 @@ LIMIT = 300.0
 
 
 @pytest.fixture
-def hosts(tmp_path, engine_turn, demo_engine, engine_data) -> Iterator[TwoHosts]:
+def hosts(tmp_path, demo_engine, engine_data) -> Iterator[TwoHosts]:
     """Two hosts with the kept engine; a has the models, b has none."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(engine_data))

@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from dflash_tui.cli.console import print_data, print_json, print_status
+from dflash_tui.cli.console import print_data, print_json
 from dflash_tui.cli.json_lines import LogText
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import name_commands
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.diagnosis import postmortem
+from dflash_tui.diagnosis.explanation import Explanation, format_explanation
 from dflash_tui.diagnosis.log_source import STDIN, LogSource
-from dflash_tui.diagnosis.posted_log import explain_log, format_explanation
-from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem
+from dflash_tui.diagnosis.posted_log import explain_log
+from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem, build_server_report
 from dflash_tui.events import Event
-from dflash_tui.monitoring import observer
-from dflash_tui.run_state.alarms import find_log_alarms
+from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -113,16 +113,19 @@ class Failed(Event, frozen=True, tag="failed"):
 
 
 def why(args: argparse.Namespace) -> int:
-    """`why [RUN | FILE | -]`: print why a run failed, and what may help; without a name the newest that failed."""
+    """`why [RUN | URL | FILE | -]`: print why a server failed or is slow; without a name the newest that failed."""
+    if args.run and args.run.lower().startswith(("http://", "https://")):
+        from dflash_tui.diagnosis.live_server import explain_url  # httpx takes 0.2 s to import
+
+        return _print_explanation(args, explain_url(args.run))
     if args.run and _names_log(args.run):
-        return _explain_log(args)
+        return _print_explanation(args, explain_log(LogSource(args.run)))
     run, state = _select_run(args.run)
     failure = build_postmortem(run, state)
     if failure is None:
-        print_status(f"{run.id} did not fail: it is {state.status}" if state.exit is None else f"{run.id} was stopped")
-        for alarm in find_log_alarms(state):
-            print_status(f"! {alarm}")
-        return 0
+        from dflash_tui.diagnosis.live_server import explain_run
+
+        return _print_explanation(args, explain_run(run, state), run)
     if args.report:
         print_data(postmortem.build_bug_report(run, state, failure.diagnosis).rstrip("\n"))
     elif args.json:
@@ -135,14 +138,14 @@ def why(args: argparse.Namespace) -> int:
 def _names_log(name: str) -> bool:
     """Whether a name is that of a file, and of no run; so is one of a log that is not there."""
     path = Path(name)
-    return name == STDIN or os.sep in name or path.suffix in _LOGS or (path.exists() and not path.is_dir())
+    is_file = os.sep in name or path.suffix in _LOGS or (path.exists() and not path.is_dir())
+    return name == STDIN or (is_file and path.suffix != ".zip")
 
 
-def _explain_log(args: argparse.Namespace) -> int:
+def _print_explanation(args: argparse.Namespace, explanation: Explanation, run: Run | None = None) -> int:
     if args.report:
-        raise UsageError("--report is about a run of dflash-tui, not about a file")
-    explanation = explain_log(LogSource(args.run))
-    if args.json:
+        print_data(build_server_report(explanation, run).rstrip("\n"))
+    elif args.json:
         print_json(explanation)
     else:
         print_data(format_explanation(explanation, shutil.get_terminal_size((_WIDTH, 24)).columns))
@@ -151,6 +154,10 @@ def _explain_log(args: argparse.Namespace) -> int:
 
 def _select_run(name: str | None) -> tuple[Run, RunState]:
     """Return the run called `name`, else the newest that failed, with its state."""
+    if name and name.endswith(".zip"):
+        source, state = recording.find_recording(name), RunState()
+        state.apply_all([*source.events()])
+        return source, state
     for run in [registry.find_run(name)] if name else reversed(registry.list_runs()):
         state = observer.replay_run(run)
         if name or state.status in {"failed", "lost", "unhealthy"}:

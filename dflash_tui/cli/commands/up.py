@@ -37,11 +37,10 @@ from dflash_tui.launch import session, shutdown
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.launch.preflight.runner import PreflightReport
-from dflash_tui.monitoring import observer, startup_history
+from dflash_tui.monitoring import observer
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
-from dflash_tui.presentation import startup_text
 from dflash_tui.presentation.client_text import Endpoint, describe_use, format_endpoint, format_tunnel
 from dflash_tui.presentation.plan_text import format_check, format_restart_limit, summarize_plan
 from dflash_tui.run_state.state import RunState
@@ -252,20 +251,15 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Eve
             await asyncio.to_thread(lines.show_all, batch)
             if state.health in {Health.WARM, Health.UNHEALTHY}:
                 if state.health is Health.WARM and not answered.is_set() and not lines.as_json:
-                    await asyncio.to_thread(_print_ready, run, state)
+                    await asyncio.to_thread(_print_ready, run)
                 answered.set()
 
 
-def _print_ready(run: Run, state: RunState) -> None:
-    """Print where the server answers, and what the measures of its start saved, by earlier starts of this machine."""
+def _print_ready(run: Run) -> None:
     endpoint = Endpoint.from_run(run)
     print_status(f"  answers at {format_endpoint(endpoint)}")
     if host := read_called_name():
         print_status(f"  reach it:  {format_tunnel(endpoint, host)}")
-    earlier = startup_history.list_starts(kind=run.plan.kind, exclude=run.id) if run.plan.start else []
-    before = [start for start in earlier if start.at < run.started_at]
-    for saved in startup_text.find_saved(state, time.time(), run.plan.start, before).values():
-        print_status(f"  {saved.phase.value}: {startup_text.format_saved(saved)}")
 
 
 async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:

@@ -1,4 +1,1 @@
-"""The states of patches in an engine's files, and the engines that are made with patches.
-
-Part of `engines`: imports `planning`, `machine` and `common`.
-"""
+"""The states of patches in an engine's files, and the engines that are made with patches."""

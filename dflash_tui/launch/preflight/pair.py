@@ -15,10 +15,10 @@ from dflash_tui.engines import model_config, model_hub
 from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
-from dflash_tui.planning import kv_cache, methods, patch_file, releases, serve_flags
+from dflash_tui.planning import cuda_graphs, kv_cache, methods, patch_file, releases, serve_flags
 from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe import Recipe, Status
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
 from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
@@ -37,6 +37,7 @@ def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) 
         *_check_broken(resolved, plan, cards),
         *_check_release(resolved, plan),
         *_check_draft_length(resolved, plan),
+        *_check_flashinfer(resolved, plan),
         *_check_parsers(plan),
     ]
 
@@ -107,6 +108,16 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
         published = f"; published with {tokens} by {figures.source}" if figures else ""
         finding = f"{tokens} drafted tokens, but its block was trained for {most}; vLLM takes them{published}"
         yield warn_check("drafts", finding, Hint(LaunchChanges(num_speculative_tokens=most)))
+
+
+def _check_flashinfer(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
+    """Warn of a server that answers, and whose CUDA graphs are captured in pieces without saying so."""
+    setting = cuda_graphs.find_flashinfer(resolved, normalize_flag_names(resolved.flags))
+    if setting and plan.num_speculative_tokens and plan.mode is Mode.COMPILE and not resolved.recipe.for_cpu:
+        cost = "; published for a GB10: 47.5 instead of 55.2 tok/s (vllm#49547)"
+        finding = f"FlashInfer of vLLM {plan.vllm} verifies drafts with CUDA graphs in pieces (PIECEWISE){cost}"
+        newer = Hint(LaunchChanges(vllm=str(cuda_graphs.find_flashinfer_release(resolved))))
+        yield warn_check("attention", finding, [hint_setting(setting, "flash_attn"), ", or ", newer])
 
 
 def _check_parsers(plan: Plan) -> Iterator[Check]:

@@ -52,6 +52,15 @@ class DrafterArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Keys of the speculative config without which it does not draft as it was trained to."""
 
 
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model's own card says."""
+
+    tokens: int | None = None
+    """How many tokens its head drafts per step; None where it does not say."""
+    parsers: dict[str, str] = {}
+    """The parsers that it is served with, by their flags."""
+
+
 class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that is known, by the names that config.json has."""
 
@@ -59,6 +68,8 @@ class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     drafters: dict[str, DrafterArchitecture]
     model_types: dict[str, DrafterArchitecture]
     speculators: dict[str, DrafterArchitecture]
+    cards: dict[str, Card]
+    """By the name of a model, in small letters without its precision."""
 
 
 register_type(ArchitectureTable)
@@ -68,6 +79,11 @@ register_type(ArchitectureTable)
 def load_architectures() -> ArchitectureTable:
     """Return the table that is shipped."""
     return load_yaml(_ARCHITECTURES, ArchitectureTable)
+
+
+def find_card(target: Checkpoint) -> Card:
+    """Return what is known of a target's card; an empty one for other models."""
+    return load_architectures().cards.get(_last_part(split_precision(target.name).base), Card())
 
 
 _GB10 = (Hardware.GB10,)
@@ -114,8 +130,11 @@ def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
     subject, word = _SUBJECTS[flag]
     if target.chat_template is None:
         return "", "its chat template is not known"
+    card = find_card(target).parsers.get(flag)
     template = target.chat_template.replace('\\"', '"').replace("\\n", "\n")
     form = next((form for form in _load_forms()[flag] if all(mark in template for mark in form.marks)), None)
+    if form is None and card and not (target.tokens and find_missing_tokens(flag, card, target.tokens)):
+        return card, f"the card of {_last_part(target.name)} names it"
     if form is None and word not in template.lower():
         return "", f"its chat template has no {subject}"
     if form is None or Version(vllm) < Version(form.since):
@@ -513,8 +532,11 @@ def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method
         return max(1, tokens), f"its block holds {drafter.block_size} tokens{exception}"
     if method is Method.DSPARK and drafter is None and target.dspark_block:
         return target.dspark_block, f"the block of the target's own drafter holds {target.dspark_block}"
-    if method is Method.MTP and drafter is None and target.head_layers > 1:
-        return target.head_layers, f"the head has {target.head_layers} layers"
+    if method is Method.MTP and drafter is None:
+        layers, published = target.head_layers, find_card(target).tokens
+        if published or layers > 1:
+            rule = f"the card of {_last_part(target.name)} says so" if published else f"the head has {layers} layers"
+            return published or layers, rule
     if method in _PUBLISHED_TOKENS:
         tokens, rule = _PUBLISHED_TOKENS[method]
         return (_ASSISTANT_TOKENS if method is Method.MTP and drafter else tokens), rule

@@ -28,7 +28,6 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.client_text import Endpoint, list_endpoint_facts
 from dflash_tui.presentation.startup_text import (
     RowMark,
-    Saved,
     StartupRow,
     build_startup_rows,
     find_silence,
@@ -75,19 +74,7 @@ def render_status(
     endpoint: Endpoint | None = None,
     host: str = "",
 ) -> Content:
-    """Return the status line in `width` cells: the most important first, and what has no room is left out.
-
-    Args:
-        plan: What is prepared or was launched; None without a run.
-        run: The run, once it was launched.
-        state: The state of the run.
-        error: Why it could not be prepared, launched or watched.
-        now: The present time, in seconds since the epoch.
-        frozen: Whether the display is frozen.
-        width: The cells of the line.
-        endpoint: Where it answers, if it does.
-        host: What the user's own machine calls this one; empty where that is this one.
-    """
+    """Return the status line in `width` cells: the most important first, and what has no room is left out."""
     if plan is None:
         idle = Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  1 chooses a recipe")
         return join_fitting([idle, Content(", r an earlier run")], width)
@@ -168,16 +155,15 @@ def render_startup(
     expected: ExpectedStart | None = None,
     *,
     usual: Mapping[Step, MedianSeconds] | None = None,
-    saved: Saved | None = None,
     ahead: bool = True,
 ) -> Content:
     """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
 
     What is over is folded first, then what is to come; the running phase always has its row. `usual` says what the
-    steps took in earlier runs, `saved` what measures saved in a phase; nothing is estimated unless it is `ahead`.
+    steps took in earlier runs; nothing is estimated unless it is `ahead`.
     """
     steps = _render_steps(state, now, width, usual or {})
-    rows = build_startup_rows(state, now, expected, saved)
+    rows = build_startup_rows(state, now, expected)
     if not rows:
         when = format_ready_in(state, now, expected, usual)
         below = [Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold"))] if when else []

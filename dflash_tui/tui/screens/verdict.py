@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from textual import work
@@ -15,12 +14,20 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import truncate_middle
-from dflash_tui.experiments import store
+from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis import answers
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, Sweep, SweepStanding, Verdict
+from dflash_tui.experiments.analysis.report import (
+    Comparison,
+    ExperimentReport,
+    Sweep,
+    SweepStanding,
+    TuneOutcome,
+    Verdict,
+)
+from dflash_tui.experiments.design import Design
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.experiment_report import (
     build_answer,
@@ -35,13 +42,26 @@ from dflash_tui.presentation.experiment_report import (
     synthetic_label,
 )
 from dflash_tui.presentation.report import Note, Part
-from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.answers import AnswersDialog
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask_trust
 from dflash_tui.tui.render.experiment import list_outcome_notes, render_report_head, to_content
-from dflash_tui.tui.screens.playback import AnswersDialog, PlaybackScreen
-from dflash_tui.tui.widgets.basic import COMMON_KEYS, Display, Keys, SizedScreen, TooSmall, once_composed, while_open
+from dflash_tui.tui.screens.playback import PlaybackScreen
+from dflash_tui.tui.sharing import keep_as_recipe, share_report
+from dflash_tui.tui.widgets.basic import (
+    COMMON_KEYS,
+    HELP_KEY,
+    QUIT_KEY,
+    Display,
+    Keys,
+    SizedScreen,
+    TooSmall,
+    once_composed,
+    while_open,
+)
 from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
 _NARROWEST = 40
+_ADDED_BOOTS = 2
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
 
 
@@ -71,13 +91,17 @@ class VerdictScreen(SizedScreen[None]):
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
+        Binding("plus,equals_sign", "extend", "Boots", key_display="+", tooltip="Extend it by two boots of each arm"),
+        Binding("k", "keep", "Keep", tooltip="Write the faster arm as a recipe of yours"),
+        Binding("s", "share", "Share", tooltip="Copy the report, and write it with a picture (SVG)"),
         Binding("d", "details", "Details", tooltip="The statistics, boots and latencies behind the verdict"),
+        HELP_KEY,
+        QUIT_KEY,
         Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
         Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
-        Binding("w", "write", "Report", tooltip="Write the report as Markdown beside the experiment, and copy it"),
-        Binding("v", "progress", "Boots", tooltip="The boots one by one"),
+        Binding("v", "progress", "Progress", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
     ]
 
@@ -161,13 +185,26 @@ class VerdictScreen(SizedScreen[None]):
             self._show("verdict", outcome)
             self._show("ranges", [])
             return
-        answer = build_answer(report, comparison).parts
+        answer = self._name_keys(build_answer(report, comparison).parts, comparison)
         self._show("verdict", [*list_sweep_notes(report), answer[0]] if report.sweep else answer)
         self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")
         intervals = build_intervals(comparison)
         self._show("ranges", [intervals] if intervals.intervals else [])
         a, b = (name_arm(report.design, arm, 16) for arm in (comparison.a, comparison.b))
         self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
+
+    def _name_keys(self, answer: Sequence[Part], comparison: Comparison) -> list[Part]:
+        """Return the answer with the keys of this screen in place of the commands that say what to do next."""
+        step = verdict_text.format_next_step(self.report, comparison, add="+", share="s") if self.report else ""
+        if step and self._find_winner() is not None:
+            step += "; keep the faster one as a recipe: k"
+        return [Note(step, "→") if isinstance(part, Note) and part.mark == "→" else part for part in answer]
+
+    def _find_winner(self) -> int | None:
+        """Return the arm that was shown to be faster, None where none was."""
+        winners = {Verdict.FASTER: "b", Verdict.SLOWER: "a"}
+        side = winners.get(self.comparison.word) if self.comparison and self.report and self.report.design.id else None
+        return getattr(self.comparison, side) if side else None
 
     def _draw_sweep(self, sweep: Sweep | None) -> None:
         chart = self.query_one("#sweep", Chart)
@@ -196,9 +233,13 @@ class VerdictScreen(SizedScreen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action in {"answers", "play"}:
             return self.comparison is not None
+        if action == "extend":
+            return bool(self.report and self.report.design.id and self.report.design.suite)
+        if action == "keep":
+            return self._find_winner() is not None
         if action == "other":
             return self.report is not None and len(self.report.comparisons) > 1
-        return self.report is not None if action in {"write", "progress", "details"} else True
+        return self.report is not None if action in {"share", "progress", "details"} else True
 
     def action_details(self) -> None:
         self.has_details = not self.has_details
@@ -240,33 +281,48 @@ class VerdictScreen(SizedScreen[None]):
             except UsageError as error:
                 self.notify(error.what, markup=False, timeout=5)
 
-    def action_write(self) -> None:
+    def action_share(self) -> None:
         if self.report:
-            self.write(self.report)
+            share_report(self, render_markdown(self.report), store.experiment_folder(self.report.design.id))
 
-    @work(exclusive=True, group="write")
-    async def write(self, report: ExperimentReport) -> None:
-        """Write the report into the folder of the experiment, and copy it."""
-        markdown, path = (
-            render_markdown(report),
-            store.experiment_folder(report.design.id) / "report.md",
-        )
-        self.app.copy_to_clipboard(markdown)
-        try:
-            await asyncio.to_thread(_write, path, markdown)
-        except OSError as error:
-            do = "the clipboard has the report, if the terminal allows OSC 52"
-            self.app.push_screen(
-                ErrorDialog(DflashError(f"{path} cannot be written", evidence=error.strerror or str(error), hint=do))
-            )
+    def action_keep(self) -> None:
+        if self.report and self.comparison and (winner := self._find_winner()) is not None:
+            self.keep(self.report, TuneOutcome(winner, self.comparison))
+
+    @work(exclusive=True, group="keep")
+    async def keep(self, report: ExperimentReport, outcome: TuneOutcome) -> None:
+        """Write an arm as a recipe of the user's own."""
+        progress = store.read_progress(store.experiment_folder(report.design.id))
+        await keep_as_recipe(self, progress, outcome, tuner.choose_name(report.design.recipe))
+
+    def action_extend(self) -> None:
+        if (report := self.report) is None:
             return
-        self.notify(f"{path}; in the clipboard, too, if the terminal allows OSC 52", markup=False, timeout=10)
+        what = f"{_ADDED_BOOTS} boots of each arm are launched, one after the other, and all boots are judged again."
+        self.app.push_screen(
+            Confirm("Add boots?", what, "add them", "leave it as it is"),
+            lambda yes: self._ask_trust(report.design) if yes else None,
+        )
+
+    def _ask_trust(self, design: Design) -> None:
+        try:
+            recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+        else:
+            ask_trust(self.app, recipe, [arm.plan for arm in design.arms], lambda: self.extend(design))
+
+    @work(exclusive=True, group="drive")
+    async def extend(self, design: Design) -> None:
+        """Add boots in a driver of its own, and show them."""
+        try:
+            await asyncio.to_thread(controller.extend_experiment, design, _ADDED_BOOTS)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+        else:
+            self.post_message(self.Boots(design.id))
 
 
 def _read_pairs(report: ExperimentReport, comparison: Comparison) -> list[answers.AnswerPair]:
     kept_answers = store.read_answers(store.experiment_folder(report.design.id))
     return list(answers.list_prompts(report, comparison, kept_answers))
-
-
-def _write(path: Path, markdown: str) -> None:
-    private_files.write_private_file(path, markdown.encode())

@@ -23,7 +23,6 @@ from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.monitoring.startup_history import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.client_text import Endpoint
-from dflash_tui.presentation.startup_text import find_saved
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
@@ -82,10 +81,6 @@ class RunView(Vertical):
     """Shows one run, fed by `take`; it draws at most once a second, the log four times.
 
     Class `-starting`, `-live` or `-idle` is the stage, `-failed` adds the failure, `-log` leaves only the log.
-
-    Args:
-        now: The clock.
-        source: What the run is shown from.
     """
 
     plan: Plan | None
@@ -286,10 +281,7 @@ class RunView(Vertical):
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES
             height = max(6, self.size.height * 6 // 10 - 2)  # what the style sheet gives, less the border
             expected = expect_startup(self.earlier, self.state.startup.cache)
-            saved = find_saved(self.state, now, self.plan.start if self.plan else (), self.earlier)
-            startup = render_startup(
-                self.state, now, width, height, expected, usual=self.usual, saved=saved, ahead=self.has_server
-            )
+            startup = render_startup(self.state, now, width, height, expected, usual=self.usual, ahead=self.has_server)
             self.query_one("#steps", Display).show(startup)
         elif self.stage == "live" and not self.catching_up:
             self._draw_live(now)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common.errors import DflashError
-from dflash_tui.events import Health, LogLine, Sampled, Stopping, encode
+from dflash_tui.events import Health, Sampled
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from tests.support.fake_runs import recorded, watching
@@ -108,24 +108,6 @@ async def test_a_bench_on_a_full_disk_says_so_and_waits_for_no_record(launch, sm
     assert os.strerror(errno.ENOSPC) in done.stderr
     assert "not recorded within" not in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["failed"] == 0
-
-
-def test_the_first_event_after_a_full_disk_is_not_lost(launch, small):
-    """A line is torn where the room ends; the next event begins in a line of its own."""
-    disk = small("size=256k")
-    run = launch("deaf")
-    fill(disk)
-    (disk / "filler").write_bytes(b"")  # a page that is free again goes to the event
-    run.samples.write_bytes(encode(Stopping(1.0)) + b"\n")
-    padding = 4096 - run.samples.stat().st_size % 4096 - 10
-    with run.samples.open("ab") as file:
-        file.write(b"x" * (padding - 1) + b"\n")
-    filler = fill(disk)
-    run.record(LogLine(2.0, "torn"))
-    assert not run.samples.read_bytes().endswith(b"\n")
-    filler.unlink()
-    run.record(Stopping(3.0))
-    assert [event.at for event in recorded(run, Stopping)] == [1.0, 3.0]
 
 
 def test_a_disk_without_room_for_another_file(launch, small):

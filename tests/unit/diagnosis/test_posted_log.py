@@ -10,8 +10,9 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.diagnosis import log_source
+from dflash_tui.diagnosis.explanation import NO_FAILURE, Explanation, format_explanation
 from dflash_tui.diagnosis.log_source import LogSource
-from dflash_tui.diagnosis.posted_log import NO_FAILURE, LogExplanation, explain_log, format_explanation
+from dflash_tui.diagnosis.posted_log import explain_log
 from tests.support import recordings
 from tests.support.log_formats import NO_FP4
 
@@ -24,7 +25,7 @@ ENDED = "RuntimeError: Engine core initialization failed. See root cause above. 
 def explain(tmp_path):
     """Return the function that explains a text."""
 
-    def explained(text: str | bytes) -> LogExplanation:
+    def explained(text: str | bytes) -> Explanation:
         file = tmp_path / "x.log"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
         return explain_log(LogSource(str(file)))
@@ -152,8 +153,7 @@ def test_a_healthy_log_names_its_kernels(explain):
     assert (healthy.kind, healthy.backends, healthy.warnings) == (NO_FAILURE, wanted, ())
     marlin = explain(f"{stamp} Using 'MARLIN' NvFp4 MoE backend out of x\n{stamp} {NO_FP4}\n{UP}")
     assert marlin.backends == {"moe": "MARLIN NvFp4"}
-    [warning] = marlin.warnings
-    assert NO_FP4 in warning
+    assert (marlin.kind, marlin.slow, marlin.evidence) == ("kernels", True, (NO_FP4,))
     told = format_explanation(marlin, 100)
     assert ("MoE MARLIN NvFp4" in told, "! FP4 weights run on Marlin" in told) == (True, True)
 
@@ -468,3 +468,9 @@ def test_slow_servers_are_named(explain, text, kind, fix):
     assert explanation.kind == kind
     assert fix in " ".join(explanation.fix)
     assert format_explanation(explanation, 100)[0] == ("✓" if kind == NO_FAILURE else "!")
+
+
+def test_a_log_of_powershell_is_read(explain):
+    """Its redirection writes UTF-16."""
+    text = f"{ENDED}{NO_NVCC}"
+    assert [explain(text.encode(form)).kind for form in ("utf-16", "utf-8")] == ["nvcc", "nvcc"]

@@ -65,7 +65,7 @@ RECORDED = [
     (DEMO, f"{CPU}/fail_max_model_len_config", setting("max-model-len", "32768")),
     (DEMO, f"{CPU}/fail_port_in_use", Changes(port=8123)),
     ((*DEMO, "--set", "no-such-flag=1"), f"{CPU}/fail_flag", Changes(removed_settings=("no-such-flag",))),
-    ((*DEMO, "--set", "target.model=/x"), f"{CPU}/fail_model_path", Changes(removed_settings=("target.model",))),
+    ((*DEMO, "--set", "target.model=/tmp"), f"{CPU}/fail_model_path", Changes(removed_settings=("target.model",))),
     (DEMO, f"{CPU}/fail_model_hub_offline", setting("env.HF_HUB_OFFLINE", "null")),
     (DEMO, f"{CPU}/fail_dflash_bad_target_layers", Changes(num_speculative_tokens=0)),
     (DEMO, f"{CPU}/kill9_core_idle", Changes()),
@@ -106,6 +106,36 @@ SAID = [
 def test_the_first_remedy_on_a_gpu(recipe, text, changes):
     """Where the recipe itself knows what helps, that comes first."""
     assert after(text, planned(recipe, "--gpu", "h200"))[0].changes == changes
+
+
+TOO_FEW = (
+    "ValueError: VllmConfig does not have enough slots to schedule a token and support the speculative decoding "
+    "settings. Got max_num_batched_tokens=1 and scheduled_token_delta=7."
+)
+
+
+def test_what_was_changed_is_undone_first():
+    changed = ("--set", "max-num-batched-tokens=1", "--num-speculative-tokens", "3", "--profile", "stock")
+    [first, *_] = after(TOO_FEW, planned("gemma-4-26b-a4b", "--gpu", "h200", *changed))
+    assert first.words == "without what you changed: num-speculative-tokens, max-num-batched-tokens"
+    assert first.changes == Changes(removed=("num_speculative_tokens",), removed_settings=("max-num-batched-tokens",))
+
+
+def test_a_failure_of_the_machine_undoes_nothing():
+    plan = planned("demo-cpu", "--set", "seed=1")
+    assert recorded(f"{CPU}/fail_port_in_use", plan, port=8123)[0].changes == Changes(port=8123)
+
+
+def test_a_link_in_a_message_is_no_hub():
+    plan = planned("demo-cpu")
+    state = RunState()
+    text = "ValueError: Something new. For further information visit https://errors.pydantic.dev/2.13/v/value_error\n"
+    for event in (Launched(0.0, "run", "toy", 1, 8000, "eager"), *LogReader(0.0, 0.0).feed(text.encode())):
+        state.apply(event)
+    state.apply(Exited(9.0, 1))
+    found = diagnose_run(state, recipe_loader.find_recipe(plan.recipe).failures)
+    assert found is not None
+    assert "hub" not in f"{found.what} {found.advice}"
 
 
 def test_a_token_is_asked_for_and_never_a_part_of_the_command():

@@ -191,9 +191,10 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
 
 def test_a_folder_in_the_place_of_a_built_model_is_looked_into(doctor, tmp_path):
     """A warning where there is no model in it, for vLLM says more; the models that are built are not asked about."""
+    (tmp_path / "empty").mkdir()
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
-    for folder, names in ((tmp_path / "gone", ["target"]), (tmp_path, [])):
+    for folder, names in ((tmp_path / "empty", ["target"]), (tmp_path, [])):
         checks = doctor("no-gpu", "demo-cpu", "--set", f"target.model={folder}")
         assert [
             check.name for check in checks if check.level is CheckLevel.WARN and "config.json" in check.finding

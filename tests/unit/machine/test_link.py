@@ -1,6 +1,5 @@
 """The link between hosts: read from the recorded files of two GB10s, chosen for both, or one sentence why not."""
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -28,19 +27,6 @@ def test_two_gb10s_use_both_halves_of_the_port_and_each_its_own_gid(pair):
         LinkEnd("192.168.100.11", "enp1s0f1np1", 9000, devices, 5),
     )
     assert link.why_sockets == ""
-
-
-@pytest.mark.parametrize(("text", "counted"), [("976", 976), ("x", 0)])
-def test_what_came_in_broken_is_counted_per_end(tmp_path, text, counted):
-    """By the interface and by the RoCE port that is on it; not by the other half of the port."""
-    for place in ("net/enp1s0f1np1/statistics/rx_errors", "infiniband/rocep1s0f1/ports/1/counters/symbol_error",
-                  "infiniband/roceP2p1s0f1/ports/1/counters/symbol_error"):  # fmt: skip
-        file = tmp_path / "a" / "sys/class" / place
-        file.parent.mkdir(parents=True)
-        file.write_text(f"{text}\n")
-    pair = read_recorded("gb10-a", tmp_path / "a"), read_recorded("gb10-b", tmp_path / "b")
-    assert [end.errors for end in choose_link(pair, HOSTS).ends] == [2 * counted, 0]
-    assert msgspec.json.decode(msgspec.json.encode(pair[0]), type=Network) == pair[0]
 
 
 def test_a_gid_in_use_elsewhere_and_an_interface_that_is_down_are_left_out(pair):

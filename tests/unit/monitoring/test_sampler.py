@@ -61,7 +61,7 @@ def test_the_processors_and_threads_of_processes_are_seen():
             assert (later.processors, later.threads) == (len(os.sched_getaffinity(process.pid)), 1)
         finally:
             process.kill()
-    assert sampler.measure_processor_use(members) == (0.0, 0, 0)
+    assert sampler.measure_processor_use(members) == (0.0, 0.0, 0, 0)
 
 
 PID = str(psutil.Process().pid)

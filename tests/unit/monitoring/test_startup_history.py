@@ -63,7 +63,7 @@ def test_the_median_of_the_last_five_like_it(folders):
 
 
 def test_starts_over_several_ranks_are_a_kind_of_their_own(folders):
-    """Neither the estimate of a plain start nor its saved seconds nor its median in `history` take them in."""
+    """Neither the estimate of a plain start nor its median in `history` take them in."""
     plain = a_plan()
     pair = a_plan(argv=(*plain.argv, "--tensor-parallel-size", "2"), cluster=build_unnamed_cluster(2))
     leave(pair, "pair", recordings.raw(COLD))

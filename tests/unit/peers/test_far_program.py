@@ -70,6 +70,12 @@ def test_a_user_of_another_machine_is_told_what_to_type_there(name, program, mon
     assert formatting.name_program() == program
 
 
+def test_a_program_outside_path_is_named_as_typed(monkeypatch):
+    monkeypatch.setattr("sys.argv", [".venv/bin/dflash-tui", "up"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert name_commands("see dflash-tui logs x") == "see .venv/bin/dflash-tui logs x"
+
+
 @pytest.mark.parametrize(
     "text",
     [

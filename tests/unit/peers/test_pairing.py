@@ -85,16 +85,6 @@ def test_a_program_in_our_own_folder_has_to_be_of_this_release(version, is_own, 
     assert error.value.host == "b"
 
 
-@pytest.mark.parametrize(("broken", "warned"), [(0, []), (976, ["cable"])])
-def test_packets_that_came_in_broken_warn_of_the_cable(broken, warned):
-    """With the end that received them."""
-    there = Network((replace(THERE.interfaces[0], errors=broken),))
-    peer = cast("PeerConnection", SimpleNamespace(host="b", greeting=greeting(there)))
-    checks = [check for check in cluster_launch._check_link(command_line.planned("demo-cpu"), [peer]) if check.fix]
-    assert [check.name for check in checks] == warned
-    assert all("eth0 of b" in check.finding and "976" in check.finding for check in checks)
-
-
 @pytest.mark.parametrize(("host", "warned"), [("b", ["RoCE"]), ("local", [])])
 def test_ranks_of_one_machine_need_no_roce(host, warned):
     """They talk over NVLink or shared memory, and there is no cable to look at."""

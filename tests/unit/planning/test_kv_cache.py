@@ -76,13 +76,16 @@ def test_a_linear_layer_keeps_a_state_per_drafted_token():
 
 
 def test_a_layer_of_mamba_keeps_a_state_per_drafted_token():
-    """Nemotron 3.5 Lightning has six layers of attention among 52: 6 KiB for each token, as published."""
+    """Nemotron 3.5 Lightning has six layers of attention among 52: 6 KiB for each token, as published.
+
+    Its 26 layers of Mamba are padded to five groups of six.
+    """
     model = ModelConfig(
         num_hidden_layers=52, num_key_value_heads=2, head_dim=128, hybrid_override_pattern="MEMEM*" * 6 + "ME" * 8,
         mamba_num_heads=64, mamba_head_dim=64, ssm_state_size=128, n_groups=8, conv_kernel=4,
     )  # fmt: skip
     plain, drafting = KvCache((model,), in_flight=2048), KvCache((model,), in_flight=2048, tokens=3)
-    mamba, columns = 26, 64 * 64 + 2 * 8 * 128
+    mamba, columns = 30, 64 * 64 + 2 * 8 * 128
     for length in (1000, 2000):
         states = mamba * 2 * (64 * 64 * 128 * 4 + columns * 3 * 2)
         assert plain.needed(length) == 6 * 1024 * length + states

@@ -11,6 +11,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import memory
 from dflash_tui.planning.kv_cache import read_model_shape
 from dflash_tui.planning.memory import GIB, GpuMemory, LocalModel, MemoryEstimate, measure_vision_encoder
+from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -91,6 +92,37 @@ def test_it_is_what_vllm_said_with_other_batches(flags, peak, available, request
     assert share(found, "activations") / GIB == pytest.approx(peak, rel=0.1)
     assert found.kv_left / GIB == pytest.approx(available, rel=0.02)
     assert found.requests == pytest.approx(requests, rel=0.02)
+
+
+def test_padding_beside_a_drafter_is_counted():
+    """VLLM 0.26.0 on an H200 padded 48 and 16 layers of Qwen3.5-27B beside five of a drafter, by 4 % and 25 %."""
+    given = {"max-model-len": 32768, "max-num-batched-tokens": 32768, "gpu-memory-utilization": 0.55}
+    engine = EngineSpec(vllm="0.26.0", packages=("vllm",))
+    made = resolution.resolve_recipe(
+        recipe_loader.find_recipe("qwen3.5-27b"), Hardware.H200, engine=engine, settings=given
+    )
+    assert made.drafter
+    assert made.drafter.config
+    config = replace(made.drafter.config, num_hidden_layers=5, sliding_window_pattern=None)
+    served = replace(made, drafter=replace(made.drafter, config=config))
+    needed = memory.estimate_memory(served, H200, mode=Mode.EAGER, tokens=15).kv_needed
+    assert needed
+    assert needed / GIB == pytest.approx(15.45 / 2.68, rel=0.03)
+
+
+def test_the_head_of_a_target_has_a_kv_cache():
+    """One more layer of full attention."""
+    made = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.5-122b-a10b"), Hardware.H200, method=Method.MTP)
+    without = replace(made, method=Method.NONE, drafter=None)
+    drafting, plain = (memory.estimate_memory(each, H200, mode=Mode.EAGER, tokens=3) for each in (made, without))
+    assert (drafting.kv_needed or 0) > (plain.kv_needed or 0) > 0
+
+
+def test_a_quantization_on_the_command_line_is_counted():
+    """The weights of the layers take half in FP8, the embeddings what they took."""
+    plain, halved = (share(made(quantization=name), "weights") for name in (None, "fp8"))
+    embeddings = 2 * 2 * 262_144 * 2816
+    assert halved == pytest.approx(embeddings + (plain - embeddings) / 2, rel=0.05)
 
 
 def test_two_batches_are_under_way_from_0_26_on():

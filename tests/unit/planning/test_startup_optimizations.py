@@ -14,7 +14,7 @@ from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import resolve_recipe
-from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, StartConditions
+from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, WSL_PINS, StartConditions
 from dflash_tui.presentation import plan_text
 
 ROOT, METHOD, PLAN = "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_ENABLE_STARTUP_PLAN"
@@ -155,6 +155,7 @@ def test_a_wrong_setting_is_refused(settings):
 def test_the_plan_says_seconds_and_source_of_each():
     resolved = resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
     plan = planned(conditions=StartConditions(on_wsl=True))
+    assert plan.env[WSL_PINS] == "1"
     lines = plan_text.list_start_measures(resolved, plan)
     for name in plan.start:
         [line] = [line for line in lines if line.startswith(f"{name}: ")]

@@ -14,6 +14,7 @@ from dflash_tui.events import (
     Health,
     HealthChanged,
     Launched,
+    LogLine,
     MemorySampled,
     ProcessorsSampled,
     RankSampled,
@@ -23,7 +24,7 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_alarms
+from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_alarms, find_all_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.log_formats import NO_FP4
@@ -66,7 +67,8 @@ def resting(counted: Counters, start: int, end: int) -> list[AnyEvent]:
             "DFlash draft attention (A) does not support full CUDA graphs; running the draft eagerly.",
             "drafter",
         ),
-        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", ""),
+        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=PIECEWISE", "PIECEWISE"),
+        ("eager", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", ""),
     ],
 )
 def test_graphs_that_vllm_dropped_are_an_alarm(mode, line, what):
@@ -386,3 +388,94 @@ def test_preemptions_are_counted_in_five_minutes():
 def test_a_server_that_ends_has_no_alarms(end):
     """What is wrong then is said elsewhere, or wanted."""
     assert raised(folded(*working(0, 100), Suspended(99.0, (1,)), end), 101.0) == {}
+
+
+def test_a_drafter_that_does_not_fit_accepts_nothing():
+    """By the counters since the start, also of a server that rests now."""
+    state = folded(*resting(counters(400.0, 0.0), 0, 20))
+    assert raised(state, 15.0)["acceptance"].what == "no draft is accepted"
+    text = replace(LAUNCHED, method="ngram")
+    assert "acceptance" not in raised(folded(text, *resting(counters(400.0, 0.0), 0, 20)), 15.0)
+
+
+@pytest.mark.parametrize(
+    ("shares", "n"),
+    [((0.6, 0.4, 0.2, 0.1, 0.0, 0.0, 0.005, 0.0), 4), ((0.6, 0.4, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01), None)],
+)
+def test_drafts_that_are_never_accepted(shares, n):
+    """The alarm names how many are worth their cost."""
+    read = Counters(
+        900.0, steps=400.0, proposed=3200.0, accepted=400 * sum(shares), per_position=tuple(400 * s for s in shares)
+    )
+    alarms = raised(folded(*resting(read, 0, 20)), 15.0)
+    assert (f"num_speculative_tokens={n};" in alarms["positions"].hint) if n else "positions" not in alarms
+
+
+@pytest.mark.parametrize(("accepted", "is_raised"), [(0.5, True), (2.0, False)])
+def test_acceptance_far_below_what_was_published(accepted, is_raised):
+    state = folded(replace(LAUNCHED, published_length=4.0), *working(0, 100, accepted=accepted))
+    assert ("below published" in raised(state, 99.0)) is is_raised
+
+
+@pytest.mark.parametrize(
+    ("running", "usage", "max_seqs", "kind"),
+    [(1, 0.7, "", "kv cache"), (4, 0.2, "4", "queue"), (4, 0.2, "", "queue"), (0, 0.0, "", None)],
+)
+def test_requests_that_wait_say_what_for(running, usage, max_seqs, kind):
+    """The KV cache has no room for one more, or --max-num-seqs lets no more run."""
+    lines = [f"non-default args: {{'max_num_seqs': {max_seqs}}}"] if max_seqs else []
+    waiting = counters(90.0, running=running, waiting=2, kv_usage=usage)
+    busy = [Sampled(float(at), replace(waiting, generated=400.0 + at)) for at in range(40)]
+    state = folded(*(event for line in lines for event in LogReader(0.0, 0.0).feed_line(line)), *busy)
+    assert raised(state, 40.0).keys() & {"kv cache", "queue"} == ({kind} if kind else set())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "hits", "is_raised"), [((100, 300), 0, True), ((100, 300), 64, False), ((300, 0), 0, False)]
+)
+def test_growing_prompts_without_a_hit_in_the_prefix_cache(sizes, hits, is_raised):
+    """Of prompts that do not grow nothing could be reused."""
+    first, step = sizes
+    reads, asked = [], 0.0
+    for turn in range(7):
+        asked += first + step * turn
+        reads.append(counters(10.0 * turn, finished=turn + 1.0, finished_tokens=40.0 * turn, prefix_queries=asked,
+                              finished_prompt_tokens=asked, prefix_hits=float(hits)))  # fmt: skip
+    state = folded(*(Sampled(float(at), read) for at, read in enumerate(reads)))
+    assert ("prefix cache" in raised(state, 7.0)) is is_raised
+
+
+def test_kernels_that_are_compiled_long_after_the_start():
+    """The first requests of a server compile theirs."""
+    line = "Triton kernel JIT compilation during inference: {}. This causes a latency spike; consider more."
+    lines = [LogLine(at, line.format(f"k{at:.0f}")) for at in (10.0, 11.0, 300.0)]
+    assert "compiled" not in raised(folded(*lines), 301.0)
+    assert raised(folded(*lines, LogLine(400.0, line.format("late"))), 401.0)["compiled"].evidence.endswith(
+        "k300, late"
+    )
+
+
+@pytest.mark.parametrize(("preempted", "is_raised"), [(60.0, True), (3.0, False)])
+def test_preemptions_before_are_named_to_who_asks(preempted, is_raised):
+    """The panel shows those of the last five minutes only."""
+    state = folded(*resting(counters(990.0, finished=100.0, preemptions=preempted), 0, 20))
+    assert "preemptions" not in raised(state, 15.0)
+    assert ("preemptions" in {alarm.kind for alarm in find_all_alarms(state, 15.0)}) is is_raised
+
+
+def test_a_sampler_that_left_the_fast_path():
+    line = LogLine(1.0, "FlashInfer top-p/top-k sampling unavailable: SM 12.x requires CUDA >= 12.9; falling back.")
+    assert raised(folded(line), 2.0)["sampler"].evidence == line.text
+
+
+def test_a_server_that_is_swapped_out():
+    """A GPU's own memory is never on a disk."""
+    swapped = MemorySampled(1.0, 9 * GIB, 32 * GIB, "resident", 20 * GIB, GIB)
+    assert "1.0 GiB" in raised(folded(swapped), 2.0)["swap"].evidence
+    assert "swap" not in raised(folded(replace(swapped, available=None)), 2.0)
+
+
+@pytest.mark.parametrize(("others", "is_raised"), [(1.6, True), (0.3, False), (None, False)])
+def test_a_busy_neighbour_on_the_processors(others, is_raised):
+    samples = [ProcessorsSampled(float(at), 0.4, 2, 8, others) for at in range(0, 30, 2)]
+    assert ("foreign load" in raised(folded(*samples), 29.0)) is is_raised

@@ -1,0 +1,192 @@
+"""Say why a server that runs is slow or wrong: a run by its files and some seconds of watching, another by its URL."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import format_number, pluralize
+from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.diagnosis.explanation import Explanation, explain_alarms
+from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged
+from dflash_tui.monitoring import observer, recording
+from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.run_state.alarms import Alarm, find_alarms, find_all_alarms, find_log_alarms
+from dflash_tui.run_state.state import RunState
+from dflash_tui.runs import server_process
+from dflash_tui.runs.run import Run
+from dflash_tui.vllm_output.metrics import parse_sample
+
+WINDOW = 12.0
+_MOST_LOOKS, _LOOK_SECONDS = 300, 5.0
+_LOG_HINT = "read its log: docker logs NAME 2>&1 | dflash-tui why -"
+
+
+def explain_run(run: Run, state: RunState) -> Explanation:
+    """Return the signs of a run that did not fail, watching it for `WINDOW` seconds if it runs.
+
+    Of one that has ended, what was seen while it ran; `state` is by its files.
+    """
+    if state.exit is None and not isinstance(run, recording.Recording) and server_process.is_alive(run):
+        state = asyncio.run(_watch_run(run))
+        alarms, status = find_all_alarms(state, time.time()), f"is {state.status}"
+    else:
+        alarms, status = _collect_alarms(recording.open_recording(run).events(), state), "was stopped"
+    explanation = explain_alarms(alarms, state, f"{run.id} {status}, and nothing shows that it is slow or wrong")
+    return _add_figures(explanation, state, run.plan.vllm)
+
+
+async def _watch_run(run: Run) -> RunState:
+    async with observer.fold_run(run) as (state, ended):
+        await asyncio.wait((ended,), timeout=WINDOW)
+        return state
+
+
+def _collect_alarms(events: Iterable[AnyEvent], ended: RunState) -> list[Alarm]:
+    """Return what the rules find at the end of a run, then what they found at any time before."""
+    alarms = {alarm.kind: alarm for alarm in find_log_alarms(ended)}
+    end = ended.exit.at if ended.exit else ended.lines[-1].at if ended.lines else 0.0
+    interval = max(_LOOK_SECONDS, (end - (ended.up_at or end)) / _MOST_LOOKS)
+    state, due = RunState(), ended.up_at or end
+    for event in events:
+        while due <= event.at and not isinstance(event, Exited):
+            alarms |= {alarm.kind: alarm for alarm in find_alarms(state, due) if alarm.kind not in alarms}
+            due += interval
+        state.apply(event)
+    return [*alarms.values()]
+
+
+def _add_figures(explanation: Explanation, state: RunState, vllm: str) -> Explanation:
+    last, drafts = state.readings[-1] if state.readings else None, state.drafts
+    rates = state.readings.between(last.at - WINDOW, last.at) if last else None
+    figures = {
+        "acceptance_length": 1 + drafts.accepted / drafts.steps if drafts.steps else None,
+        "acceptance": drafts.accepted / drafts.drafted if drafts.drafted else None,
+        "requests": last.counters.finished if last else None,
+        "tok_s": rates.tok_s if rates else None,
+    }
+    known = {name: round(value, 4) for name, value in figures.items() if value is not None}
+    return msgspec.structs.replace(explanation, figures=known, versions={"vllm": vllm} if vllm else {})
+
+
+def explain_url(url: str) -> Explanation:
+    """Return the signs of a server that dflash-tui did not launch, by its /metrics over `WINDOW` seconds.
+
+    Raises:
+        DflashError: nothing answers there, or no server of models does.
+        UsageError: it is no address.
+    """
+    server, state = ForeignServer(url), RunState()
+    asyncio.run(_watch_server(server, state))
+    if not state.readings:
+        return asyncio.run(_explain_other(server, state.health_detail))
+    well = f"{server.url} answers, and nothing shows that it is slow or wrong"
+    explanation = explain_alarms(find_all_alarms(state, time.time()), state, well)
+    finished = pluralize(round(state.readings[-1].counters.finished), "request")
+    notes = (f"{server.identity.model or 'its model is not told'}: by its counters since its start ({finished}) and "
+             f"the last {WINDOW:.0f} s; for more {_LOG_HINT}",)  # fmt: skip
+    version = server.identity.version if server.identity.version != "version unknown" else ""
+    return msgspec.structs.replace(_add_figures(explanation, state, version), notes=notes)
+
+
+async def _watch_server(server: ForeignServer, state: RunState) -> None:
+    """Take the events of `WINDOW` seconds into `state`; fewer where the server never gave its counters."""
+    try:
+        async with asyncio.timeout(WINDOW):
+            async for event in server.events():
+                if isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY and not server.answers:
+                    raise DflashError(server.fault, evidence=event.detail, hint="check the address and the port")
+                state.apply(event)
+                if state.health is Health.UNHEALTHY and not state.readings:
+                    return
+    except TimeoutError:
+        pass
+
+
+class _Kind(NamedTuple):
+    """A server of models that is not vLLM: its name, what its series and its models are marked by."""
+
+    name: str
+    series: str
+    owner: str
+    figures: dict[str, str]
+    """What its series are called here."""
+
+
+_KINDS = (
+    _Kind("SGLang", "sglang:", "sglang", {
+        "sglang:gen_throughput": "tok/s", "sglang:spec_accept_length": "acceptance length",
+        "sglang:spec_accept_rate": "acceptance", "sglang:cache_hit_rate": "prefix cache hits",
+        "sglang:token_usage": "KV cache usage", "sglang:num_running_reqs": "running requests",
+        "sglang:num_queue_reqs": "waiting requests",
+    }),
+    _Kind("llama.cpp", "llamacpp:", "llamacpp", {
+        "llamacpp:predicted_tokens_seconds": "tok/s", "llamacpp:prompt_tokens_seconds": "prefill tok/s",
+        "llamacpp:kv_cache_usage_ratio": "KV cache usage", "llamacpp:requests_processing": "running requests",
+        "llamacpp:requests_deferred": "waiting requests",
+    }),
+    _Kind("Text Generation Inference", "tgi_", "tgi", {}),
+    _Kind("TensorRT-LLM", "trtllm_", "tensorrt_llm", {}),
+    _Kind("Ollama", "ollama_", "library", {}),
+    _Kind("vLLM", "vllm:", "vllm", {}),
+)  # fmt: skip
+_SERIES = re.compile(r"(?m)^([a-zA-Z_]\w*:?\w*)[{ ]")
+_TITLE = re.compile(r"(?is)<title[^>]*>([^<]{1,80})")
+_PAGE = re.compile(r"(?i)\s*<(?:!doctype|html|head)")
+_NOT_VLLM = "dflash-tui judges vLLM only; for another server compare its own figures with and without speculation"
+
+
+async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
+    """Return what a server is that does not give vLLM's counters, and what can be read of it."""
+    metrics, models, root = [
+        (await server.read(path)).decode(errors="replace") for path in ("/metrics", "/v1/models", "/")
+    ]
+    names, owners = _read_models(models)
+    series = set(_SERIES.findall(metrics))
+    kind = next((kind for kind in _KINDS if any(name.startswith(kind.series) for name in series)), None)
+    kind = kind or next((kind for kind in _KINDS if kind.owner in owners), None)
+    if kind is None and not names:
+        title = match[1].strip() if (match := _TITLE.search(root)) else ""
+        page = f"a web page{f', “{clean_line(title)}”' if title else ''}" if _PAGE.match(root) else "no model"
+        raise DflashError(f"{server.url} is no server of models: it has {page}", evidence=detail,
+                          hint="check the address and the port")  # fmt: skip
+    read = [f"models: {', '.join(names)}"] if names else []
+    if kind:
+        samples = [sample for line in metrics.splitlines() if (sample := parse_sample(line))]
+        read += [f"{words}: {format_number(sample.value, 2)} ({sample.name})"
+                 for sample in samples if (words := kind.figures.get(sample.name))]  # fmt: skip
+    if kind and kind.name == "vLLM":
+        told = sum(name.startswith(kind.series) for name in series)
+        why = "this release may call them otherwise" if told else "--disable-log-stats leaves them out"
+        cause = f"{server.url} is vLLM, and its /metrics has none of the counters that are read here: {why}"
+        return Explanation("unknown metrics", cause, (*read, f"{told} series of vLLM in /metrics"), (_LOG_HINT,))
+    what = f"is {kind.name}, not vLLM" if kind else "serves models, and is not vLLM"
+    return Explanation("other server", f"{server.url} {what}", tuple(read) or (detail,), (_NOT_VLLM,))
+
+
+def _read_models(body: str) -> tuple[list[str], set[str]]:
+    """Return the names of the models and who owns them, of an answer to /v1/models."""
+    try:
+        listed = msgspec.json.decode(body.encode(), type=_Models).data
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return [], set()
+    return [clean_line(model.id)[:200] for model in listed[:8]], {model.owned_by.lower() for model in listed}
+
+
+class _Model(msgspec.Struct):
+    id: str
+    owned_by: str = ""
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+register_type(_Models)
