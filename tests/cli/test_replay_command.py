@@ -20,8 +20,8 @@ def test_lines_are_those_of_attach():
     assert done.returncode == 0
     rows = done.stdout.splitlines()
     assert rows[0].split() == ["time", "tok/s", "accept", "AL", "steps/s", "memory", "running", "waiting"]
-    assert rows[4].split()[:6] == ["2:55", "473.7", "45.2", "%", "7.78", "61.1"]
-    for words in ("figures say nothing about a real model", "  engine           24 s", "● warm", "was stopped"):
+    assert rows[4].split()[:6] == ["1:55", "933.1", "40.3", "%", "3.82", "244.8"]
+    for words in ("  engine            4 s", "● warm, ready after 1:38"):
         assert words in done.stderr
 
 

@@ -27,10 +27,10 @@ async def caught_up(pilot) -> None:
 
 
 async def test_it_says_replay_position_and_speed(clock):
-    panel = playing(clock, at=230, speed=4.0)
+    panel = playing(clock, at=150, speed=4.0)
     async with panel.run_test(size=(80, 24)) as pilot:
         await caught_up(pilot)
-        await shows(pilot, "▶ REPLAY", "playing   ×4", "3:50 of 5:22", "sample", "● WARM SYNTHETIC", "random weights")
+        await shows(pilot, "▶ REPLAY", "playing   ×4", "2:30 of 3:19", "sample", "● WARM", "smollm2-135m-instruct")
         for words in ("no GPU", "try n="):
             assert words not in text(panel)
         assert "Stop" not in text(panel)
@@ -46,20 +46,20 @@ async def test_keys_pause_seek_and_hurry(clock):
         await shows(pilot, "‖ REPLAY  paused")
         await pilot.press("end")
         await caught_up(pilot)
-        await shows(pilot, "■ STOPPED", "REPLAY  end")
+        await shows(pilot, "REPLAY  end")
         await pilot.press(*["left"] * 3)
         await caught_up(pilot)
-        await shows(pilot, "● WARM", "4:58 of 5:22")
+        await shows(pilot, "● WARM", "2:55 of 3:19")
         await pilot.press("right", "plus", "plus", "minus")
         await caught_up(pilot)
-        await shows(pilot, "paused    ×2  5:06 of 5:22")
+        await shows(pilot, "paused    ×2  3:03 of 3:19")
         await pilot.press("home", "space")
         clock.at += 2
-        await wait_for(pilot, lambda: "playing   ×2  4 s of 5:22" in text(panel))
+        await wait_for(pilot, lambda: "playing   ×2  4 s of 3:19" in text(panel))
 
 
 async def test_charts_and_alarms_have_their_keys(clock):
-    panel = playing(clock, at=230)
+    panel = playing(clock, at=150)
     async with panel.run_test(size=(80, 24)) as pilot:
         await caught_up(pilot)
         assert "acceptance %" not in text(panel)
@@ -75,7 +75,7 @@ async def test_after_the_end_space_begins_anew(clock):
         await caught_up(pilot)
         await pilot.press("space")
         await caught_up(pilot)
-        await shows(pilot, "playing   ×1  <1 s of 5:22", "STARTING")
+        await shows(pilot, "playing   ×1  <1 s of 3:19", "STARTING")
 
 
 async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
@@ -84,7 +84,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
     monkeypatch.setattr("dflash_tui.runs.run.Run.record", lambda *_: touched.append("record"))
     monkeypatch.setattr("dflash_tui.benchmark.client.send_suite", lambda *_, **__: touched.append("prompts"))
     monkeypatch.setattr("dflash_tui.monitoring.recorder.record_when_free", lambda *_: touched.append("recorder"))
-    panel = playing(clock, at=230)
+    panel = playing(clock, at=150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)
         await pilot.press("S", "b", "y", "a", "enter")
@@ -97,7 +97,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
 
 
 async def test_the_recording_waits_while_another_screen_is_seen(clock):
-    panel = playing(clock, at=230)
+    panel = playing(clock, at=150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)
         await pilot.press("1")
@@ -105,10 +105,10 @@ async def test_the_recording_waits_while_another_screen_is_seen(clock):
         clock.at += 5
         await pilot.press("2")
         await caught_up(pilot)
-        await shows(pilot, "playing   ×1  3:50 of 5:22")
+        await shows(pilot, "playing   ×1  2:30 of 3:19")
         await pilot.press("space", "question_mark", "escape")
         await caught_up(pilot)
-        await shows(pilot, "paused    ×1  3:50 of 5:22")
+        await shows(pilot, "paused    ×1  2:30 of 3:19")
 
 
 async def test_a_recording_that_breaks_off_says_so(clock, tmp_path):

@@ -118,11 +118,11 @@ async def caught_up(pilot: Pilot[str]) -> None:
 
 
 def test_replay(snap_compare):
-    assert snap_compare(sample(230), terminal_size=(120, 36), run_before=caught_up)
+    assert snap_compare(sample(190), terminal_size=(120, 36), run_before=caught_up)
 
 
 def test_replay_80x24(text_compare):
-    assert text_compare(sample(230), terminal_size=(80, 24), run_before=caught_up)
+    assert text_compare(sample(190), terminal_size=(80, 24), run_before=caught_up)
 
 
 def test_replay_log(snap_compare):
@@ -131,7 +131,7 @@ def test_replay_log(snap_compare):
         await pilot.press("l", "slash", *"kernel", "enter")
         await caught_up(pilot)
 
-    assert snap_compare(sample(230), terminal_size=(120, 36), run_before=act)
+    assert snap_compare(sample(190), terminal_size=(120, 36), run_before=act)
 
 
 def test_too_small(text_compare):
