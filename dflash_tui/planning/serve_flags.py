@@ -273,11 +273,7 @@ def read_flags(known: frozenset[str], words: Sequence[str]) -> dict[str, list[st
 
 
 def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:
-    """Check flags that were set by hand, each with the words that it becomes.
-
-    Raises:
-        UsageError: the release has no such flag.
-    """
+    """Raise UsageError where the release does not have a flag that was set by hand; each has its words."""
     for name, words in settings.items():
         for problem in find_mistakes(vllm, words):
             raise UsageError(f"--set {name}: {problem}")
