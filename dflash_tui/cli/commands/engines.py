@@ -23,7 +23,6 @@ from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, published_files, status
-from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch import preparation
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
@@ -51,8 +50,8 @@ class Scope(NamedTuple):
     def states(self) -> list[PatchStatus]:
         """The state of each of the patches, by the plan if there is one."""
         if self.plan:
-            return patching_status.patch_status(self.plan, self.engine)
-        return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
+            return status.patch_status(self.plan, self.engine)
+        return [status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
 
 
 def _scope(args: argparse.Namespace) -> Scope:
@@ -68,7 +67,7 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patching_status.patch_status(plan, engine)]
+        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in status.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
         engine, hardware = inventory.find_engine_by_name(args.engine), _find_hardware(args.gpu)
@@ -98,8 +97,8 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     if args.only:
         return scope.patches
     if scope.plan:
-        return patching_status.load_planned_patches(scope.plan)
-    present = patching_status.list_present_patches(scope.engine)
+        return status.load_planned_patches(scope.plan)
+    present = status.list_present_patches(scope.engine)
     replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
     usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
     return [patch for patch in usual if patch.name not in replaced]
@@ -168,7 +167,7 @@ def patch_apply(args: argparse.Namespace) -> int:
     base, chosen = scope.engine, _chosen(scope, args)
     if scope.plan:
         base = inventory.find_any_engine(Path(scope.plan.unpatched_folder)) or base
-    states = [patching_status.find_patch_status(patch, base, scope.hardware) for patch in chosen]
+    states = [status.find_patch_status(patch, base, scope.hardware) for patch in chosen]
     needed = [state.name for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]
     wanted = [patch for patch in chosen if patch.name in needed]
     if not args.dry_run:
@@ -211,7 +210,7 @@ def patch_verify(args: argparse.Namespace) -> int:
     """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
-    checks = patching_status.verify_files(scope.engine, only)
+    checks = status.verify_files(scope.engine, only)
     for check in checks:
         if args.json:
             print_json(check)
