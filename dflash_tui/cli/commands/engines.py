@@ -55,7 +55,6 @@ class Scope(NamedTuple):
 
 
 def _scope(args: argparse.Namespace) -> Scope:
-    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named."""
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, so name one", hint="dflash-tui recipes")
     plan: Plan | None = None
@@ -156,7 +155,6 @@ def patch_diff(args: argparse.Namespace) -> int:
 
 
 def _find_base(engine: Engine) -> Engine:
-    """Return the engine that a patched one was made from, if it is still there."""
     base = inventory.find_any_engine(Path(engine.base)) if engine.base else None
     return _find_base(base) if base else engine
 
@@ -299,17 +297,14 @@ def engine_remove(args: argparse.Namespace) -> int:
     incomplete = paths.engines_folder() / args.engine
     if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
         inventory.clear_leftover(incomplete)
-        return _report_removal(args, str(incomplete), f"removed {incomplete}")
-    chosen = inventory.find_engine_by_name(args.engine)
-    inventory.remove_engine(chosen)
-    forgotten = f"{chosen.folder} is no longer listed; nothing in it was changed"
-    return _report_removal(args, chosen.folder, forgotten if chosen.adopted else f"removed {chosen.folder}")
-
-
-def _report_removal(args: argparse.Namespace, folder: str, sentence: str) -> int:
+        folder, is_kept = str(incomplete), False
+    else:
+        chosen = inventory.find_engine_by_name(args.engine)
+        inventory.remove_engine(chosen)
+        folder, is_kept = chosen.folder, chosen.adopted
     if args.json:
         print_json(RemovedEngine(folder))
-    print_status(sentence)
+    print_status(f"{folder} is no longer listed; nothing in it was changed" if is_kept else f"removed {folder}")
     return 0
 
 
@@ -323,7 +318,6 @@ def engine_adopt(args: argparse.Namespace) -> int:
 
 
 def _drift(chosen: Engine, contents: inventory.EnvironmentContents) -> list[str]:
-    """Return which packages differ from those that were installed."""
     if chosen.adopted:
         return []
     then = dict(line.split("==", 1) for line in chosen.packages)

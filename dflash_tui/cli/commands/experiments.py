@@ -365,7 +365,6 @@ def explain_detaching(design: Design) -> Iterator[None]:
 
 
 def _watch_events(folder: Path) -> Iterator[Happened]:
-    """Yield past and new events, until the driver has ended."""
     position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
         driven = store.find_driver(folder) is not None

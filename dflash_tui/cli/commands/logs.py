@@ -64,7 +64,6 @@ def _print_line(line: bytes, *, as_json: bool) -> None:
 
 
 def _find_rank_log(run: Run, rank: int) -> Path:
-    """Return the copy of the log of a rank on another host."""
     far = next((far for far in run.far_ranks if far.rank == rank), None)
     if far is None:
         others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"
@@ -119,7 +118,6 @@ def _print_explanation(args: argparse.Namespace, explanation: Explanation, run: 
 
 
 def _select_run(name: str | None) -> tuple[Run, RunState]:
-    """Return the run called `name`, else the newest that failed, with its state."""
     if name and name.endswith(".zip"):
         source, state = recording.find_recording(name), RunState()
         state.apply_all([*source.events()])
