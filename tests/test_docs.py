@@ -31,6 +31,7 @@ KEYS |= {"[": "left_square_bracket", "]": "right_square_bracket"}
 SCREENS = {
     "Everywhere": ("app", "screens.launch", "screens.run:RunScreen"),
     "Launch": ("screens.launch",),
+    "A new pair, from the launch screen": ("dialogs.drafters",),
     "Options, from the launch screen": ("dialogs.options",),
     "Patches, from the launch screen": ("dialogs.patches",),
     "Hosts, from the launch screen": ("dialogs.hosts",),

@@ -9,7 +9,7 @@ import operator
 import random
 import ssl
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
@@ -44,11 +44,16 @@ _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
 _HINTS = {401: "; the server requires an API key: set VLLM_API_KEY to the one it was launched with"}
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 # Each chunk says how many tokens there are by then, so that those without a text are timed, too.
-_STREAMED: dict[str, Any] = {
-    "stream": True,
-    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-}
+_STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 AnswerSink = Callable[[RequestDone, Answer, tuple[ArrivalMark, ...]], None]
+# The likeliest tokens that are asked for at each position.
+_CANDIDATES = 5
+# The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
+MOST_POSITIONS = 1024
+_SCORE_READING = 1800.0
+_ID_PREFIX = "token_id:"
+Scores = Mapping[int, float]
+"""The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
 
 
 def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
@@ -99,7 +104,8 @@ async def send_suite(
             stream.content = [] if prompt.kind in first_turns else None
             done = await _send_measured(client, body, stream, keep if counts else None)
             if stream.content is not None and not done.error:
-                turns[prompt.kind, number] = [*body["messages"], _build_message("assistant", "".join(stream.content))]
+                answer = {"role": "assistant", "content": "".join(stream.content)}
+                turns[prompt.kind, number] = [*body["messages"], answer]
             return msgspec.structs.replace(done, sampling=sampling.words)
 
         async with aclosing(keep_under_way(record, counted, requests, send, sampling.seed)) as done:
@@ -160,16 +166,7 @@ def _client(url: str, key: str, timeout: float = _TIMEOUT) -> httpx.AsyncClient:
 
 
 def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
-    return {
-        "model": model,
-        "messages": [_build_message("user", text)],
-        "max_tokens": max_tokens,
-        **_STREAMED,
-    }
-
-
-def _build_message(role: str, text: str) -> dict[str, str]:
-    return {"role": role, "content": text}
+    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **_STREAMED}
 
 
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
@@ -208,7 +205,13 @@ async def _send_measured(
     done = await _send(client, body, stream)
     if keep and not done.error:
         keep(done, stream.build_answer(), stream.list_marks())
-    return done if done.steps is not None or before is None else _with_steps(done, before, await _read_counters(client))
+    if done.steps is not None or before is None or before.steps is None:
+        return done
+    after = await _read_counters(client)
+    if after is None or after.steps is None or after.steps < before.steps:
+        return done
+    accepted = subtract(after.accepted, before.accepted)
+    return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
 async def read_counters(url: str) -> Counters | None:
@@ -221,14 +224,6 @@ async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
     with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
         return (await fetch_metrics(client)).counters
     return None
-
-
-def _with_steps(done: RequestDone, before: Counters, after: Counters | None) -> RequestDone:
-    """Return the request with what the server's counters say of it."""
-    if before.steps is None or after is None or after.steps is None or after.steps < before.steps:
-        return done
-    accepted = subtract(after.accepted, before.accepted)
-    return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
 def compute_deadline(max_tokens: int) -> float:
@@ -272,38 +267,24 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
                 async for line in lines:
                     stream.take(line)
                     if stream.is_complete:
-                        await _await_end(lines)
+                        # What more it says is no part of it, but the connection can be used again once it ends.
+                        with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
+                            async with asyncio.timeout(_ENDING):
+                                while await anext(lines, "end") == "":
+                                    pass
                         break
                     if len(stream.arrivals.times) > _compute_most_pieces(longest):
                         what = f"the answer has more pieces than the {longest} tokens that were asked for"
                         raise bounded_http.BadResponse(what)
             stream.end()
         else:
-            stream.status = response.status_code
-            beginning = await _read_beginning(response)
-            text = beginning.decode(errors="replace")
-            hint = _HINTS.get(response.status_code, "")
-            stream.error = f"HTTP {response.status_code}: {quote_server_text(text)}{hint}"
-
-
-async def _await_end(lines: AsyncIterator[str]) -> None:
-    """Wait a moment for an answer that is complete to end; what more it says is no part of it."""
-    with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
-        async with asyncio.timeout(_ENDING):
-            async for line in lines:
-                if line:
-                    return
-
-
-async def _read_beginning(response: httpx.Response) -> bytes:
-    """Return the beginning of an answer, whose rest nobody reads."""
-    body = b""
-    async for data in response.aiter_raw():
-        body += data
-        if len(body) >= _BEGINNING:
-            break
-        await asyncio.sleep(0)
-    return body[:_BEGINNING]
+            stream.status, beginning = response.status_code, b""
+            async for data in response.aiter_raw():
+                beginning += data
+                if len(beginning) >= _BEGINNING:
+                    break
+            said = quote_server_text(beginning.decode(errors="replace"))
+            stream.error = f"HTTP {response.status_code}: {said}{_HINTS.get(response.status_code, '')}"
 
 
 async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
@@ -327,16 +308,6 @@ async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scr
     if (scrape := reader.result()) is None:
         raise bounded_http.BadResponse("/metrics has no counter of a vLLM server")
     return scrape
-
-
-# The likeliest tokens that are asked for at each position.
-_CANDIDATES = 5
-# The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
-MOST_POSITIONS = 1024
-_SCORE_READING = 1800.0
-_ID_PREFIX = "token_id:"
-Scores = Mapping[int, float]
-"""The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
 
 
 class _Score(msgspec.Struct):

@@ -172,7 +172,7 @@ def estimate_left(
         under_way = now - progress.current.began if progress.current and progress.driven else 0.0
         return max(0.0, progress.design.tuning.budget - progress.spent - max(0.0, under_way))
     over = {boot.number for boot in progress.boots}
-    left = 0.0
+    left, prepared = 0.0, statistics.median([boot.prepared or 0.0 for boot in progress.boots] or [0.0])
     for number, arm in enumerate(progress.design.order):
         if number not in over:
             earlier = [seconds for seconds in before[arm : arm + 1] if seconds is not None]
@@ -185,5 +185,5 @@ def estimate_left(
             remaining = statistics.median(durations) - (spent if progress.driven else 0.0)
             if remaining < 0 and not own and whole:
                 return None
-            left += max(0.0, remaining)
+            left += max(0.0, remaining) + (0.0 if current else prepared)
     return left

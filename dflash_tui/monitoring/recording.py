@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import re
+import statistics
 import struct
 import time
 import zipfile
@@ -168,6 +169,21 @@ def find_recording(name: str) -> Recording:
 def open_recording(run: Run) -> Recording:
     """Return the recording of a run of this machine, or `run` itself if it is one."""
     return run if isinstance(run, Recording) else read_recording(run.folder)
+
+
+def measure_newest_speeds() -> dict[str, float]:
+    """Return the tok/s of each recipe here: the median of the last five requests of its newest run that has any."""
+    speeds: dict[str, float] = {}
+    for run in reversed(registry.list_runs()):
+        if run.plan.recipe not in speeds:
+            try:
+                recorded = open_recording(run).last_recorded_events()
+            except DflashError:
+                continue
+            done = [event.decode_tok_s for event in recorded if isinstance(event, RequestDone) and event.decode_tok_s]
+            if done:
+                speeds[run.plan.recipe] = statistics.median(done[-5:])
+    return speeds
 
 
 def read_recording(path: Path) -> Recording:

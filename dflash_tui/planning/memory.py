@@ -63,6 +63,9 @@ def smallest_gpu_memory(cards: Sequence[Gpu]) -> GpuMemory | None:
     return GpuMemory(readable_cards[0].hardware, total, free, readable_cards[0].unified)
 
 
+_BITS = 16  # of a weight that is not quantized
+
+
 class LocalModel(NamedTuple):
     """What is known of a model that is on this machine."""
 
@@ -156,6 +159,8 @@ def estimate_memory(
     # A quantization while loading leaves something else than the files.
     files = None if resolved.weights_gb or not local_target else local_target.total_bytes
     weights = _share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)
+    if not resolved.weights_gb:
+        weights = _quantize_weights(weights, resolved, target, split)
     shares = [weights if weights.size else _guess_least_weights(resolved, split)]
     encoder = None if is_text_only(flags) or shares[0].least else measure_vision_encoder(target)
     if encoder:
@@ -256,6 +261,20 @@ def _share(name: str, files: int | None, recipe_gb: float | None, split: int) ->
     return (
         MemoryShare(name, int(recipe_gb * 1e9) // split, "recipe") if recipe_gb else MemoryShare(name, None, "unknown")
     )
+
+
+def _quantize_weights(
+    weights: MemoryShare, resolved: ResolvedRecipe, target: ModelConfig | None, split: int
+) -> MemoryShare:
+    """Return the weights as `--quantization` of a target in 16 bits leaves them: its embeddings stay as they are."""
+    flag = str(normalize_flag_names(resolved.flags).get("quantization") or "")
+    bits = read_bits(flag)
+    if not (bits and bits < _BITS and weights.size) or resolved.target.quantization.lower() not in {"", "bf16"}:
+        return weights
+    embeddings = 2 * 2 * ((target and target.vocab_size) or 0) * ((target and target.hidden_size) or 0) // split
+    layers = max(0, weights.size - embeddings)
+    size = weights.size - layers + layers * bits // _BITS
+    return msgspec.structs.replace(weights, size=size, source=f"{weights.source}, in {flag} while loading")
 
 
 def _guess_least_weights(resolved: ResolvedRecipe, split: int) -> MemoryShare:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark.prompts import name_sampling
 from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
-from dflash_tui.engines import inventory, model_hub
+from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
@@ -40,21 +40,27 @@ def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
     resolved, plan = planned.resolved, planned.plan
-    ready = format_time_to_ready(plan, startup_history.estimate_ready(plan))
     names = [plan.recipe, f"profile {plan.profile}" if resolved.recipe.profiles else "", plan.variant]
     kind = "" if plan.on_cpu else f" on {_name_hardware(planned)}"
     rows = [
         ("recipe", f"{', '.join(filter(None, names))}{kind}: {plan.title}"),
-        *([] if plan.on_cpu else [("fits", _summarize_memory(planned))]),
-        ("fetch", _summarize_downloads(planned)),
-        ("speed", _summarize_speed(plan)),
-        ("ready", ready or "not known before its first start"),
-        ("context", _summarize_context(planned)),
-        ("port", str(plan.port)),
+        *list_plan_rows(planned, startup_history.estimate_ready(plan)),
         *_list_notes(plan),
         *(("warning", warning) for warning in plan.warnings),
     ]
     return "\n".join(fold_line(f"{label:<8} {value}", min(width, 110), hang=9) for label, value in rows)
+
+
+def list_plan_rows(planned: PlannedLaunch, before: MedianSeconds | None) -> list[tuple[str, str]]:
+    """Return what a user decides by: memory, downloads, speed, time to ready, context and port, each with its label."""
+    return [
+        *([] if planned.plan.on_cpu else [("fits", _summarize_memory(planned))]),
+        ("fetch", _summarize_downloads(planned)),
+        ("speed", _summarize_speed(planned.plan)),
+        ("ready", format_time_to_ready(planned.plan, before) or "not known before its first start"),
+        ("context", _summarize_context(planned)),
+        ("port", str(planned.plan.port)),
+    ]
 
 
 def _name_hardware(planned: PlannedLaunch) -> str:
@@ -87,6 +93,8 @@ def _summarize_memory(planned: PlannedLaunch) -> str:
 
 def _summarize_downloads(planned: PlannedLaunch) -> str:
     """Return what an engine and models that are not here take to download and on disk."""
+    from dflash_tui.engines import model_hub
+
     plan, engine, build = planned.plan, planned.resolved.engine, planned.resolved.recipe.build
     parts: list[tuple[str, int | None, int | None]] = []
     if inventory.find_planned_engine(plan) is None:
@@ -111,7 +119,7 @@ def _summarize_speed(plan: Plan) -> str:
     for band in plan.expected:
         if band.tok_s and not band.set_up:
             return format_published(band)
-    others = "; --verbose has figures of other set-ups" if plan.expected else ""
+    others = ", only for others" if plan.expected else ""
     return f"not published for this set-up{'' if plan.on_cpu else f' on {plan.hardware.value}'}{others}"
 
 
@@ -226,23 +234,6 @@ def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
     lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
     offers = startup_optimizations.list_offers(resolved, plan.start)
     return lines + [f"try --set start.{measure.name}=true: {measure.does}{_format_gain(measure)}" for measure in offers]
-
-
-def format_start_measures(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return the startup optimizations where room is short: what saved seconds where, the others by name."""
-    used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
-    timed = [measure for measure in used if measure.seconds]
-    lines = []
-    if used:
-        names = [f"{measure.name} −{measure.seconds}" for measure in timed]
-        source = f" ({'; '.join(dict.fromkeys(measure.source for measure in timed))})" if timed else ""
-        lines.append(", ".join(names) + source)
-        lines.append(", ".join(measure.name for measure in used if not measure.seconds))
-    if plan.start_left_out:
-        lines.append("without " + ", ".join(f"{name} ({why})" for name, why in plan.start_left_out.items()))
-    if offers := startup_optimizations.list_offers(resolved, plan.start):
-        lines.append(f"to try: {', '.join(measure.name for measure in offers)}")
-    return "\n".join(line for line in lines if line)
 
 
 def _format_gain(measure: StartupOptimization) -> str:

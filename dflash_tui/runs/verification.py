@@ -50,17 +50,8 @@ register_type(Verification)
 
 def format_badge(verification: Verification) -> str:
     """Return when, and with which release, all that was checked was right."""
-    return f"verified here {_format_day(verification)}, {verification.vllm}"
-
-
-def format_short_badge(verification: Verification, vllm: str) -> str:
-    """Return the same for a column beside a release: its own is named only where it is another."""
-    other = "" if verification.vllm == vllm else f", {verification.vllm}"
-    return f"here {_format_day(verification)}{other}"
-
-
-def _format_day(verification: Verification) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(verification.at))
+    day = time.strftime("%Y-%m-%d", time.localtime(verification.at))
+    return f"verified here {day}, {verification.vllm}"
 
 
 def record_verification(verification: Verification) -> None:

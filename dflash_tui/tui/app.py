@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from signal import SIGHUP
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,37 +27,34 @@ from dflash_tui.common.formatting import (
     read_called_name,
 )
 from dflash_tui.events import Preparing
-from dflash_tui.experiments import store
-from dflash_tui.experiments.progress import Progress
-from dflash_tui.launch import planner, restarts
+from dflash_tui.launch import planner
 from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.monitoring.foreign_server import ForeignServer
-from dflash_tui.monitoring.recording import Player, Recording
-from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.client_text import Endpoint, describe_use
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, Help, confirm_trust, list_keys
-from dflash_tui.tui.dialogs.doctor import Launch, RemedyDialog, offer_same_again
-from dflash_tui.tui.dialogs.experiments import ExperimentList
-from dflash_tui.tui.dialogs.runs import RunList
-from dflash_tui.tui.palette import Panel, PanelCommands
-from dflash_tui.tui.screens.chat import ChatScreen
-from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.screens.playback import PlaybackScreen
-from dflash_tui.tui.screens.run import ForeignScreen, ReplayScreen, RunScreen, ViewScreen, build_player
-from dflash_tui.tui.screens.verdict import VerdictScreen
 from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
 from dflash_tui.tui.widgets.basic import NEEDS
-from dflash_tui.tui.widgets.recipe_list import Entries, load_entries
-from dflash_tui.tui.widgets.run_view import RunView
+from dflash_tui.tui.widgets.recipe_list import Entries, load_recipes
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what the first frame does not need is imported where it is opened
+    from textual.command import Provider
+
+    from dflash_tui.experiments.progress import Progress
     from dflash_tui.launch.session import LaunchEvent, LaunchQuestion
+    from dflash_tui.monitoring.foreign_server import ForeignServer
+    from dflash_tui.monitoring.recording import Player
     from dflash_tui.run_state.state import RunState
+    from dflash_tui.tui.dialogs.doctor import Launch
+    from dflash_tui.tui.palette import Panel
+    from dflash_tui.tui.screens.chat import ChatScreen
+    from dflash_tui.tui.screens.experiment import ExperimentScreen
+    from dflash_tui.tui.screens.playback import PlaybackScreen
+    from dflash_tui.tui.screens.run import ForeignScreen, ReplayScreen, RunScreen
+    from dflash_tui.tui.screens.verdict import VerdictScreen
+    from dflash_tui.tui.widgets.run_view import RunView
 
 
 class _Front:
@@ -155,6 +152,10 @@ def _describe_moved_port(planned: PlannedLaunch) -> str:
     return f"port {port} is taken, so it gets {plan.port}" if is_moved else ""
 
 
+_SCREENS = {
+    "launch": "launch_screen", "live": "run_screen", "replay": "replay_screen",
+    "ab": "ab_screen", "compare": "compare_screen", "chat": "chat_screen",
+}  # fmt: skip
 # Other themes, from the palette, get these for the variables that Textual does not know.
 SERIES = {"series-a": "#56B4E9", "series-b": "#E69F00", "series-c": "#CC79A7", "series-dim": "#3F6E8C"}
 
@@ -217,6 +218,8 @@ LIGHT = Theme(
 
 def build_farewell() -> str:
     """Return what to print of the servers and the A/Bs that go on now; empty where nothing does."""
+    from dflash_tui.experiments import store
+
     folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
     driven = [store.read_progress(folder) for folder in folders if store.find_driver(folder)]
     return format_farewell(registry.list_living_servers(), driven)
@@ -224,6 +227,8 @@ def build_farewell() -> str:
 
 def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
     """Return what to print after the panel: what keeps running, how to attach to it and how to stop it."""
+    from dflash_tui.presentation import experiment_text
+
     measured = {progress.current.run for progress in driven if progress.current}
     paragraphs = [_describe_running(run) for run in runs if run.id not in measured]
     paragraphs += [
@@ -235,12 +240,20 @@ def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
 
 
 def _describe_running(run: Run) -> str:
+    from dflash_tui.presentation.client_text import Endpoint, describe_use
+
     commands = describe_attach_and_stop(run.id)
     if run.plan.rank:
         return f"rank {run.plan.rank} of {run.plan.recipe} keeps running\n{commands}"
     where = format_host_and_port(run.plan.host, run.plan.port)
     use = describe_use(Endpoint.from_run(run), read_called_name())
     return f"{run.plan.recipe} keeps running on {where}\n{commands}\n{use}"
+
+
+def _load_palette() -> type[Provider]:
+    from dflash_tui.tui.palette import PanelCommands
+
+    return PanelCommands
 
 
 class DflashApp(TerminalApp):
@@ -258,7 +271,7 @@ class DflashApp(TerminalApp):
     """
 
     TITLE = "dflash-tui"
-    COMMANDS: ClassVar = {PanelCommands}
+    COMMANDS: ClassVar = {_load_palette}
     CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (NEEDS[0], "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's type
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (NEEDS[1], "-short"), (30, "-tall")]  # noqa: RUF012
@@ -276,12 +289,12 @@ class DflashApp(TerminalApp):
         playback: PlaybackScreen | None = None,
         now: Callable[[], float] = time.time,
         probe: Callable[[], GpuProbe] = planner.probe_launchable_gpus,
-        load: Callable[[], Entries] = load_entries,
+        load: Callable[[], Entries] = load_recipes,
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
         self._at_launch = not (run or player or foreign or playback)
         super().__init__()
-        self.run_screen = RunScreen(now)
+        self._clock = now
         self._front: _Front | None = None
         self._stopping: Worker[None] | None = None
         for theme in (DARK, LIGHT):
@@ -291,17 +304,46 @@ class DflashApp(TerminalApp):
         self._pool = pool
         self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
         self.launch_screen = LaunchScreen(now, probe, load)
-        self.replay_screen, self.ab_screen, self.compare_screen = ReplayScreen(), ExperimentScreen(now), VerdictScreen()
-        self.chat_screen = ChatScreen()
-        self.add_mode("launch", lambda: self.launch_screen)
-        self.add_mode("live", lambda: self.run_screen)
-        self.add_mode("replay", lambda: self.replay_screen)
-        self.add_mode("ab", lambda: self.ab_screen)
-        self.add_mode("compare", lambda: self.compare_screen)
-        self.add_mode("chat", lambda: self.chat_screen)
+        for mode in ("launch", "live", "replay", "ab", "compare", "chat"):
+            self.add_mode(mode, partial(getattr, self, _SCREENS[mode]))
         self._last_experiment_mode = ""
         self._mode_before_chat = "live"
         self._foreign_screens: dict[str, ForeignScreen] = {}
+
+    @cached_property
+    def run_screen(self) -> RunScreen:
+        """The screen of the run that is watched."""
+        from dflash_tui.tui.screens.run import RunScreen
+
+        return RunScreen(self._clock)
+
+    @cached_property
+    def replay_screen(self) -> ReplayScreen:
+        """The screen of a recording."""
+        from dflash_tui.tui.screens.run import ReplayScreen
+
+        return ReplayScreen()
+
+    @cached_property
+    def ab_screen(self) -> ExperimentScreen:
+        """The screen of an A/B or a tune on its way."""
+        from dflash_tui.tui.screens.experiment import ExperimentScreen
+
+        return ExperimentScreen(self._clock)
+
+    @cached_property
+    def compare_screen(self) -> VerdictScreen:
+        """The screen of a verdict."""
+        from dflash_tui.tui.screens.verdict import VerdictScreen
+
+        return VerdictScreen()
+
+    @cached_property
+    def chat_screen(self) -> ChatScreen:
+        """The screen to talk with a server on."""
+        from dflash_tui.tui.screens.chat import ChatScreen
+
+        return ChatScreen()
 
     @property
     def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
@@ -331,6 +373,8 @@ class DflashApp(TerminalApp):
 
     def watch_foreign(self, server: ForeignServer) -> None:
         """Show a server that dflash-tui did not start, each on a screen of its own."""
+        from dflash_tui.tui.screens.run import ForeignScreen
+
         if server.url not in self._foreign_screens:
             self._foreign_screens[server.url] = screen = ForeignScreen(server)
             self.add_mode(server.url, lambda: screen)
@@ -347,10 +391,15 @@ class DflashApp(TerminalApp):
         if isinstance(message.server, Run):
             self.open_run(message.server)
         else:
+            from dflash_tui.monitoring.foreign_server import ForeignServer
+
             self.watch_foreign(ForeignServer(message.server.url))
 
     def open_run(self, run: Run) -> None:
         """Watch `run` if its server is running, else replay it."""
+        from dflash_tui.monitoring.recording import Recording
+        from dflash_tui.tui.screens.run import build_player
+
         current = self.run_screen.view.run
         if current and current.id == run.id:
             self.switch_mode("live")
@@ -366,6 +415,8 @@ class DflashApp(TerminalApp):
 
     def show_experiment(self, identity: str, *, boots: bool = False) -> None:
         """Show the report of an experiment, or its boots if there is none yet or with `boots`."""
+        from dflash_tui.experiments import store
+
         report = None if boots else store.read_report(store.experiment_folder(identity))
         if report and not report.tune:  # the screen of a tune shows what it has found, too
             self.compare_screen.begin(report)
@@ -379,18 +430,20 @@ class DflashApp(TerminalApp):
     def _on_experiment_begun(self, message: LaunchScreen.Begun) -> None:
         self.show_experiment(message.identity)
 
-    @on(VerdictScreen.Boots)
-    def _on_boots_wanted(self, message: VerdictScreen.Boots) -> None:
+    def on_verdict_screen_boots(self, message: VerdictScreen.Boots) -> None:
         self.show_experiment(message.identity, boots=True)
 
-    @on(ExperimentScreen.Over)
-    def _on_experiment_over(self, message: ExperimentScreen.Over) -> None:
+    def on_experiment_screen_over(self, message: ExperimentScreen.Over) -> None:
+        from dflash_tui.experiments import store
+
         if store.read_report(store.experiment_folder(message.identity)):
             self.show_experiment(message.identity)
         else:
             self.notify("the report is not written yet, or cannot be read", severity="warning")
 
     def action_experiments(self) -> None:
+        from dflash_tui.tui.dialogs.experiments import ExperimentList
+
         self.push_screen(ExperimentList(), lambda identity: self.show_experiment(identity) if identity else None)
 
     def choose(self, name: str) -> None:
@@ -400,7 +453,7 @@ class DflashApp(TerminalApp):
 
     def action_chat(self) -> None:
         """Talk with the server that is shown, else with the newest, a boot of an A/B where there is no other."""
-        if isinstance(self.screen, ReplayScreen):
+        if self.current_mode == "replay":
             self.notify("a recording answers nothing; 2 shows the server that is watched", severity="warning")
             return
         watched = self.run_screen.view.run if self.has_server else None
@@ -417,6 +470,8 @@ class DflashApp(TerminalApp):
         self.switch_mode(self._mode_before_chat)
 
     def action_runs(self) -> None:
+        from dflash_tui.tui.dialogs.runs import RunList
+
         self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
 
     def action_show(self, mode: str) -> None:
@@ -431,6 +486,8 @@ class DflashApp(TerminalApp):
             self.switch_mode(mode)
 
     def _show_last_experiment(self) -> None:
+        from dflash_tui.experiments import store
+
         if self._last_experiment_mode:
             self.switch_mode(self._last_experiment_mode)
         elif designs := store.list_experiments():
@@ -475,7 +532,7 @@ class DflashApp(TerminalApp):
     @property
     def has_server(self) -> bool:
         """Whether the server of a run that is watched is there or on its way."""
-        return self.run_screen.view.has_server
+        return "run_screen" in vars(self) and self.run_screen.view.has_server
 
     @work(exclusive=True, group="observe")
     async def follow(self, run: Run) -> None:
@@ -547,6 +604,8 @@ class DflashApp(TerminalApp):
     @property
     def _shown(self) -> RunView:
         """The run or the replay that one sees, else the run."""
+        from dflash_tui.tui.screens.run import ViewScreen
+
         shown = self.screen if self.screen_stack else None
         return shown.view if isinstance(shown, ViewScreen) else self.run_screen.view
 
@@ -556,6 +615,8 @@ class DflashApp(TerminalApp):
             self.push_screen(question, self._cancel_launch)
             return
         if crashed := self.restarting:
+            from dflash_tui.launch import restarts
+
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
             self.push_screen(question, lambda yes: restarts.cancel_restarts(crashed) if yes else None)
             return
@@ -597,11 +658,15 @@ class DflashApp(TerminalApp):
             self.switch_mode("launch")
 
     def action_fix(self) -> None:
+        from dflash_tui.tui.dialogs.doctor import RemedyDialog
+
         run, failure = self._shown.own, self._shown.failure
         if run and failure and failure.remedies:
             self.push_screen(RemedyDialog(run, failure), self._launch_again)
 
     def action_relaunch(self) -> None:
+        from dflash_tui.tui.dialogs.doctor import RemedyDialog, offer_same_again
+
         if run := self._shown.own:
             self.push_screen(RemedyDialog(run, offer_same_again(run)), self._launch_again)
 

@@ -31,11 +31,17 @@ class Suitability(StrEnum):
 
 
 MARKS = (
-    (Suitability.YES.value, "Suits this machine: it was verified or reported on it, and fits"),
-    (Suitability.MAYBE.value, "May run: nobody reported it on this GPU, or whether it fits is not known"),
-    (Suitability.NO.value, "Does not run here: there is no such GPU or too little memory, or it is known to fail"),
+    (Suitability.YES.value, "Would start: the checks of class, driver and memory pass"),
+    (Suitability.MAYBE.value, "May start: its memory is tight or not known"),
+    (
+        Suitability.NO.value,
+        "Would not start here: no such GPU, its driver is too old, too little memory, or known to fail",
+    ),
+    ("GiB", "Memory that it needs on each GPU, with one request of its longest context"),
+    ("161 here", "tok/s of the last requests of its newest run on this machine"),
+    ("(30–35)", "tok/s published for this GPU with another profile, method or mode"),
 )
-"""What the mark beside a recipe means."""
+"""What the marks of a recipe mean."""
 
 
 class SuitabilityReason(NamedTuple):
@@ -46,12 +52,14 @@ class SuitabilityReason(NamedTuple):
 
 
 class LaunchSelection:
-    """What is selected on the launch screen. Nothing here looks at the machine: `probe` and `models` are handed in."""
+    """What is selected on the launch screen, for the GPUs of `probe`."""
 
     def __init__(self) -> None:
         self.probe: GpuProbe | None = None
         self.models: LocalModels = {}
         self.verified: dict[str, Verification] = {}
+        self.measured: dict[str, float] = {}
+        """The tok/s of the newest run of each recipe on this machine, by its name."""
         self.clusters: dict[tuple[str, ...], Cluster] = {}
         """The hosts that were reached, with their link, by the names of the peers."""
         self.surveyed: dict[tuple[str, ...], PlannedLaunch] = {}
@@ -78,11 +86,22 @@ class LaunchSelection:
         before, planned = self._planned.get(recipe.name, (None, None))
         if planned is None or before != basis:
             planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port, cluster=cluster)
+            if new := {
+                name: model
+                for name, model in planner.find_local_models(planned.plan).items()
+                if name not in self.models
+            }:
+                self.models = {**self.models, **new}
+                return self.plan(recipe, port)
             self._planned[recipe.name] = basis, planned
         if survey := self.surveyed.get(planned.plan.argv):
             ranks = replace(planned.plan, ranks=survey.plan.ranks)
             planned = planned._replace(plan=ranks, memory=survey.memory)
         return planned
+
+    def forget_models(self) -> None:
+        """Read the models on this machine again."""
+        self.models, self._planned = {}, {}
 
     def outline(self, recipe: Recipe) -> LaunchOutline:
         """Return what `recipe` comes to as it is selected; a plan is made only where something was chosen for it.
@@ -200,7 +219,7 @@ class LaunchSelection:
         self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:
-        """Return how `recipe` suits the GPUs that it would take; preflight looks closer before a launch."""
+        """Return whether `recipe` would start here, as far as that is known; preflight looks closer before a launch."""
         if recipe.for_cpu:
             return SuitabilityReason(Suitability.YES, "runs on any CPU")
         if not self.cards:
@@ -210,16 +229,25 @@ class LaunchSelection:
             outline = self.outline(recipe)
         except DflashError as error:
             return SuitabilityReason(Suitability.NO, error.what)
-        standing, memory = outline.resolved.standing, outline.memory
-        if memory and memory.certain > memory.budget:
-            return SuitabilityReason(
-                Suitability.NO,
-                f"it needs {format_gib(memory.certain)} at least, and vLLM may take {format_gib(memory.budget)}",
-            )
-        tight = memory is not None and (
-            not memory.knows_weights or (memory.requests is not None and memory.requests < 1)
+        if why := self._find_hindrance(outline):
+            return SuitabilityReason(Suitability.NO, why)
+        doubt = ""
+        if outline.memory is None or not outline.memory.knows_weights:
+            doubt = "the memory that it needs is not known"
+        elif outline.memory.requests is not None and outline.memory.requests < 1:
+            doubt = "it may not fit: the estimate is above what vLLM may take"
+        return SuitabilityReason(
+            Suitability.MAYBE if doubt else Suitability.YES, doubt or "class, driver and memory suit"
         )
-        why = f"{standing.status.value}: {standing.why}"
-        marks = {Status.BROKEN: Suitability.NO, Status.EXPERIMENTAL: Suitability.MAYBE}
-        mark = marks.get(standing.status, Suitability.MAYBE if tight else Suitability.YES)
-        return SuitabilityReason(mark, f"{why}; it may not fit" if tight else why)
+
+    def _find_hindrance(self, outline: LaunchOutline) -> str:
+        """Return why a launch would fail on a GPU that is here; empty where nothing that is known stands against it."""
+        standing, memory, engine = outline.resolved.standing, outline.memory, outline.resolved.engine
+        driver = (self.probe.driver if self.probe else "").partition(".")[0]
+        if standing.status is Status.BROKEN:
+            return f"broken: {standing.why}"
+        if engine.driver and driver.isdigit() and int(driver) < int(engine.driver):
+            return f"vLLM {engine.vllm} needs driver {engine.driver} or newer, and {driver} is here"
+        if memory and memory.certain > memory.budget:
+            return f"it needs {format_gib(memory.certain)} at least, and vLLM may take {format_gib(memory.budget)}"
+        return ""

@@ -21,7 +21,6 @@ from dflash_tui.diagnosis.explanation import Explanation, format_explanation
 from dflash_tui.diagnosis.log_source import LogSource
 from dflash_tui.diagnosis.posted_log import explain_log
 from dflash_tui.monitoring import recording
-from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -138,10 +137,7 @@ class PanelCommands(Provider):
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():
             about = entry.title if isinstance(entry, Recipe) else "this file cannot be loaded"
-            if isinstance(entry, CataloguePair):
-                about = entry.drafter or entry.method.value
-            kind = "Catalogue" if isinstance(entry, CataloguePair) else "Recipe"
-            yield Command(f"{kind}: {name}", escape_markup(about), partial(self.panel.choose, name))
+            yield Command(f"Recipe: {name}", escape_markup(about), partial(self.panel.choose, name))
 
     def _runs(self) -> Iterator[Command]:
         for run in reversed(self.runs):

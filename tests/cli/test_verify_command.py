@@ -17,13 +17,12 @@ from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.runs import lifecycle, registry, server_process, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import Verification
-from dflash_tui.tui.launch_selection import LaunchSelection
-from dflash_tui.tui.widgets.recipe_list import build_recipe_row
+from dflash_tui.tui.launch_selection import LaunchSelection, Suitability, SuitabilityReason
+from dflash_tui.tui.render.plan import render_plan
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port, made, wait_for_answer
 from tests.support.json_lines import check_lines
 from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import NO_GPU
 
 PARSERS = ("--tool-call-parser", "x", "--reasoning-parser", "x")
 ABLE = ("calls", "thinks=Well|then", "adds=heliotrope-4711", *PARSERS)
@@ -71,7 +70,7 @@ def test_an_answer_in_one_piece_is_asked_for_once_more(serve, capfd, monkeypatch
 
 
 def test_a_pair_that_can_all_of_it_passes(serve, capfd):
-    """It is kept, and said in the list of recipes; what takes boots of its own is not done beside a server."""
+    """It is kept, and said in the plan; what takes boots of its own is not done beside a server."""
     run = serve(*ABLE)
     code, checks = verified(capfd, run.plan.recipe)
     assert code == 0
@@ -81,11 +80,9 @@ def test_a_pair_that_can_all_of_it_passes(serve, capfd):
     assert run.id in checks["output"][1]
     seen = verification.list_verifications()["demo-cpu"]
     assert (seen.run, seen.vllm, seen.failed) == (run.id, run.plan.vllm, ())
-    choice = LaunchSelection()
-    choice.probe, choice.verified = NO_GPU, {"toy": seen}
-    row = build_recipe_row("toy", a_recipe(synthetic=""), choice)
-    assert row.status == verification.format_short_badge(seen, row.vllm)
-    assert seen.vllm in verification.format_short_badge(seen, "0.1.0")
+    plan = LaunchSelection().plan(a_recipe())
+    shown = render_plan(plan, SuitabilityReason(Suitability.YES, ""), verified=seen, width=200).plain
+    assert verification.format_badge(seen) in shown
 
 
 def test_what_it_cannot_is_named(serve, capfd):
@@ -141,7 +138,6 @@ def test_a_record_that_cannot_be_read_is_no_badge():
     folder = paths.verifications_folder()
     (folder / "bad.json").write_text("{")
     (folder / "other.json").write_bytes((folder / "good.json").read_bytes())
-    verification.record_verification(Verification("late", 1e18, "0.32.0", "gb10", "run"))
     assert [*verification.list_verifications()] == ["good"]
 
 

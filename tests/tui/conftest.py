@@ -31,7 +31,6 @@ from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Drafter, EngineSpec, Mode, Recipe, Status, Target
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.screens import launch
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
 from tests.tui.panel import text
@@ -42,9 +41,8 @@ HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
 
 @pytest.fixture(autouse=True)
 def steady(folders, monkeypatch):
-    """Draw with the blocks that every font has, ask no hub about the models, and show messages as the panel does."""
+    """Draw with the blocks that every font has, and show messages as the panel does."""
     monkeypatch.setenv("DFLASH_TUI_MARKER", "block")
-    monkeypatch.setattr(launch, "_SETTLED", 3600.0)
     monkeypatch.setattr(App, "run_test", partialmethod(App.run_test, notifications=True))
 
 

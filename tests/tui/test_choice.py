@@ -7,11 +7,12 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.presentation import plan_text
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_plan
 from tests.support.preflight_situations import a_gpu
 from tests.tui.conftest import a_recipe
+
+ROWS = ["fits", "fetch", "speed", "ready", "context", "port"]
 
 
 def on(*cards: Gpu) -> LaunchSelection:
@@ -24,7 +25,7 @@ def on(*cards: Gpu) -> LaunchSelection:
     ("hardware", "name", "suits"),
     [
         (Hardware.H200, "qwen3.5-27b", Suitability.YES),
-        (Hardware.GB10, "qwen3-coder-next", Suitability.MAYBE),
+        (Hardware.GB10, "laguna-xs-2.1", Suitability.MAYBE),
         (Hardware.RTX_5090_LAPTOP, "qwen3.5-27b", Suitability.NO),
     ],
 )
@@ -52,16 +53,22 @@ def test_a_class_changes_target_drafts_and_mode():
     assert "AWQ" not in h100.target
 
 
-def test_the_launch_screen_offers_graphs_mode_and_fewer_drafts():
-    """As the plan does, with the keys in place of options."""
-    recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), on(a_gpu(Hardware.GB10))
-    planned = choice.plan(recipe)
-    shown = render_plan(
-        planned.resolved, planned.plan, engine=None, fit=planned.memory, suited=choice.suited(recipe), width=1000
-    ).plain
-    assert "--set" not in shown.partition("start ")[0]
-    assert plan_text.format_drafts_offer(planned.resolved, planned.plan).partition(":")[2][:40] in shown
-    assert all(key in shown for key in ("try e for graphs", "try - for n=7", "or o for patches."))
+@pytest.mark.parametrize(("width", "height"), [(76, 11), (56, 27), (97, 50)], ids=["80x24", "120x36", "200x60"])
+@pytest.mark.parametrize(("hardware", "name"), [(Hardware.GB10, "gemma-4-31b"), (Hardware.H200, "qwen3.5-27b")])
+def test_the_short_plan_fits_its_pane(hardware, name, width, height):
+    recipe, choice = recipe_loader.find_recipe(name), on(a_gpu(hardware))
+    shown = render_plan(choice.plan(recipe), choice.suited(recipe), width=width, height=height).plain.split("\n")
+    assert len(shown) <= height
+    labels = [line.split()[0] for line in shown if line[:1].isalpha()]
+    assert [label for label in labels if label in ROWS] == ROWS
+    assert shown[-1].startswith("i ")
+
+
+def test_what_would_fail_a_check_offline_has_no_tick():
+    recipe, choice = recipe_loader.find_recipe("qwen3.5-27b"), on(a_gpu(Hardware.H200))
+    assert choice.suited(recipe).suits is Suitability.YES
+    choice.probe = GpuProbe((a_gpu(Hardware.H200),), "570.86")
+    assert (choice.suited(recipe).suits, "needs driver 580" in choice.suited(recipe).why) == (Suitability.NO, True)
 
 
 def test_profiles_and_variants_go_round():

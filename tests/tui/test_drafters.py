@@ -42,10 +42,10 @@ async def look(pilot, model: str) -> None:
     """Open the dialog and look for drafters of a model."""
     await wait_for(pilot, lambda: "the CPU demo" in text(pilot.app))
     await pilot.press("n")
-    await wait_for(
-        pilot, lambda: isinstance(pilot.app.screen, DrafterDialog) and pilot.app.screen.query_one(Input).has_focus
-    )
+    await wait_for(pilot, lambda: isinstance(pilot.app.screen, DrafterDialog) and bool(pilot.app.screen.choices))
+    await pilot.press("slash")
     pilot.app.screen.query_one(Input).value = model
+    await pilot.pause()
     await pilot.press("enter")
 
 
@@ -71,7 +71,7 @@ async def test_what_the_catalogue_knows_stands_first_and_without_a_hub(asked, mo
         assert panel.screen.query_one(OptionList).option_count > 2
         await pilot.press("slash")
         await wait_for(pilot, lambda: panel.screen.query_one(Input).has_focus)
-        await pilot.press("escape")
+        await pilot.press("escape", "escape")
         await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
     assert asked == []
 
@@ -101,8 +101,8 @@ async def test_the_drafter_of_the_targets_own_precision_stands_first(asked, monk
         await shows(pilot, "asking the hub", name)
         dialog = panel.screen
         assert isinstance(dialog, DrafterDialog)
-        assert dialog.choices[0].drafter == name
+        assert dialog.choices[0].choice.drafter == name
         answered.set()
         await shows(pilot, "own precision")
-        assert [choice.drafter for choice in dialog.choices[:3]] == [f"{name}-FP8", name, f"{name}-INT4"]
+        assert [row.choice.drafter for row in dialog.choices[:3]] == [f"{name}-FP8", name, f"{name}-INT4"]
         assert dialog.query_one(OptionList).highlighted == 0

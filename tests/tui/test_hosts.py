@@ -80,7 +80,7 @@ async def test_a_typed_host_is_asked_and_its_command_shown(reached):
     async with panel.run_test(size=(120, 60)) as pilot:
         await wait_for(pilot, lambda: "the CPU demo" in text(panel))
         await type_host(pilot, "spark-b")
-        await shows(pilot, "10.0.0.2 on eth0, rocep1s0f1", "nothing is wrong", "--nnodes 2", "spark-b: target: 60.0 GB")
+        await shows(pilot, "10.0.0.2 on eth0, rocep1s0f1", "nothing is wrong", "spark-b: target: 60.0 GB")
         plan = panel.launch_screen.choice.plan(a_recipe()).plan
         assert plan.ranks[0].argv[-1] == "its-own-command"
         assert plan.relaunch_request.settings == {"tensor-parallel-size": "2"}

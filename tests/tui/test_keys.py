@@ -70,7 +70,7 @@ async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key()
         titles = [group.title for group in list_keys(panel.screen)]
         assert titles == ["this screen", "everywhere", *LaunchScreen.GLOSSES]
         (own, everywhere, marks) = (dict(group.keys) for group in list_keys(panel.screen))
-        assert {*marks} == {*Suitability}
+        assert {*Suitability} < {*marks}
         assert {"e", "o", "y", "/"} <= set(own)
         assert {"t", "r", "3", "ctrl+p"} <= set(everywhere)
         names = [command.name for command in PanelCommands(panel.screen)._commands()]

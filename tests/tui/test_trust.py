@@ -21,7 +21,7 @@ from dflash_tui.tui.screens.experiment import ExperimentScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
 from tests.support import command_line, fake_engine
 from tests.support.fake_runs import free_port
-from tests.tui.panel import app, text, wait_for
+from tests.tui.panel import app, shows, text, wait_for
 
 PRELOAD = "LD_PRELOAD=/nowhere/evil.so"
 
@@ -55,11 +55,10 @@ def want(panel: DflashApp, recipe: Recipe) -> None:
 
 
 async def test_a_launch_is_asked_about_once(recipe, launches):
-    size = (80, 24)
     panel = app({"fake": recipe})
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: isinstance(panel.screen, LaunchScreen))
-        await wait_for(pilot, lambda: PRELOAD in text(panel) or size == (80, 24))
+        await shows(pilot, "i details and the command")
         for key in ("n", "escape", "y"):
             want(panel, recipe)
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog))

@@ -1,4 +1,4 @@
-"""A drafter for a model: those that the catalogue and the hub's model tree know, of which one makes a recipe."""
+"""A new pair: those of the catalogue, and the drafters that the hub knows for a model, of which one makes a recipe."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import ClassVar, NamedTuple
 from textual import on, work
 from textual.binding import Binding
 from textual.content import Content
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 
 from dflash_tui.engines import model_config
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
+from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation import recipe_text
-from dflash_tui.tui.dialogs.basic import ListDialog
-from dflash_tui.tui.widgets.basic import MUTED_ROW
+from dflash_tui.presentation.recipe_text import Place
+from dflash_tui.tui.dialogs.basic import ListDialog, measure_text
+from dflash_tui.tui.render.plan import render_hung
+from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW
+
+_MARKS = {True: "✓ ", False: "✗ ", None: "  "}
 
 
 class DrafterChoice(NamedTuple):
@@ -28,70 +33,112 @@ class DrafterChoice(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A way to draft for a model, its name and what is known of it."""
+    """A way to draft for a model: what it would make a recipe of, its name and what is known of it."""
 
     choice: DrafterChoice
     name: str
     facts: str
+    pair: CataloguePair | None = None
 
 
 class DrafterDialog(ListDialog[DrafterChoice]):
-    """Asks for a model and lists its drafters; ends with the one that was chosen, or None."""
+    """Lists the catalogue's pairs, and the drafters of a model that is typed; ends with the chosen one, or None."""
 
-    HEADING: ClassVar = "find a drafter"
+    HEADING: ClassVar = "new pair"
     BINDINGS: ClassVar = [
-        Binding("enter", "take", "look", key_display="⏎", priority=True, tooltip="Look for drafters of this model"),
-        Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe with it"),
-        Binding("slash", "type", "another model", key_display="/", tooltip="Another model"),
-        Binding("escape", "dismiss", "close", key_display="esc"),
+        Binding("enter", "take", "look", key_display="⏎", priority=True, tooltip="Ask the hub, too, about OWNER/NAME"),
+        Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe of it"),
+        Binding("slash", "type", "find", key_display="/", tooltip="Words of a pair, or a model as OWNER/NAME"),
+        Binding("escape", "leave", "close", key_display="esc"),
     ]
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, place: Place) -> None:
         super().__init__()
-        self.model = model
-        self.choices: list[DrafterChoice] = []
+        self.place_here = place
+        self.catalogue = catalogues.load_catalogue()
+        self.choices: list[_Row] = []
 
     def on_mount(self) -> None:
-        self.show_heading("Which model? What the catalogue and the hub know to draft for it becomes a recipe.")
-        self.action_type()
+        self.show_heading("Pairs that others published; / finds one, or the drafters of any model: OWNER/NAME.")
+        self.call_after_refresh(self.list_pairs)
+
+    def list_pairs(self, words: str = "") -> None:
+        """List the pairs with all these words, those that fit this machine first."""
+        rows: list[tuple[bool, _Row, str]] = []
+        for pair in catalogues.sort_by_rank(self.catalogue.pairs):
+            text = f"{pair.id} {pair.drafter} {pair.method}".lower()
+            if not all(word in text for word in words.lower().split()):
+                continue
+            fits = self._fits(pair)
+            model = catalogues.choose_model(self.catalogue, pair, self.place_here.budget)
+            choice = _choose(model.repo if model else "", pair)
+            rows.append((fits is False, _Row(choice, pair.id, recipe_text.describe_drafter(pair), pair), _MARKS[fits]))
+        rows.sort(key=lambda row: row[0])
+        self.choices = [row for _, row, _ in rows]
+        self.show_rows(
+            Content.assemble(mark, (row.name, "bold"), (f"  {row.facts}", MUTED_ROW)) for _, row, mark in rows
+        )
+        self.show_detail("" if rows else "no pair of the catalogue has all these words")
+
+    def _fits(self, pair: CataloguePair) -> bool | None:
+        """Return whether a precision of the target fits; None where the machine or all sizes are not known."""
+        variants = self.catalogue.targets[pair.target].variants
+        if self.place_here.budget is None or not any(
+            catalogues.estimate_need(self.catalogue, pair, variant) for variant in variants
+        ):
+            return None
+        return any(catalogues.list_fitting_models(self.catalogue, pair, self.place_here.budget))
+
+    @on(OptionList.OptionHighlighted)
+    def _on_highlighted(self) -> None:
+        """Show what is known of the highlighted pair."""
+        if self.place < len(self.choices) and (pair := self.choices[self.place].pair):
+            width = measure_text(self.detail)
+            facts = list(recipe_text.list_pair_facts(self.catalogue, pair, self.place_here))
+            column = max(len(name) for name, _ in facts) + 1
+            self.show_detail(
+                Content("\n").join(render_hung((f"{name:{column}}", MUTED), text, width) for name, text in facts)
+            )
 
     def action_type(self) -> None:
-        """Type a model."""
-        self.open_field(self.model, "its repository: OWNER/NAME")
+        """Type words of a pair, or a model."""
+        self.open_field("", "words of a pair, or a model: OWNER/NAME")
 
     def action_take(self) -> None:
-        """Look for drafters of what was typed."""
-        if model := self.field.value.strip():
-            self.model = model
-            self.look_up(model)
+        """Ask the hub about a model; of words go back to the pairs that have them."""
+        typed = self.field.value.strip()
+        if typed.count("/") == 1 and not any(typed.lower() in pair.id.lower() for pair in self.catalogue.pairs):
+            self.look_up(typed)
+        elif self.choices:
+            self.close_field()
 
     def action_choose(self) -> None:
-        """Take the highlighted drafter."""
-        self.dismiss(self.choices[self.place])
+        """Take the highlighted pair or drafter."""
+        if (chosen := self.choices[self.place]).choice.target:
+            self.dismiss(chosen.choice)
+        else:
+            self.notify("no repository of its target is known", severity="warning")
 
     @on(Input.Changed)
     def _on_typed(self, message: Input.Changed) -> None:
         message.stop()
+        if self.is_typing:
+            self.list_pairs(message.value)
 
     @work(exclusive=True, group="drafters")
     async def look_up(self, model: str) -> None:
-        """List the drafters of the catalogue at once, then those of the hub."""
-        self.show_rows([])
+        """List the catalogue's drafters of a model at once, then those of the hub."""
         rows = [
-            _Row(
-                DrafterChoice(model, pair.drafter, None if pair.drafter else pair.method),
-                pair.drafter or pair.method.value,
-                recipe_text.describe_drafter(pair),
-            )
-            for pair in catalogues.find_pairs(catalogues.load_catalogue(), model)
+            _Row(_choose(model, pair), pair.drafter or pair.method.value, recipe_text.describe_drafter(pair), pair)
+            for pair in catalogues.find_pairs(self.catalogue, model)
             if pair.method is not Method.NONE
         ]
         self._show(rows, model)
-        self.show_detail(f"asking the hub about {model} …")
+        self.show_heading(f"asking the hub about {model} …")
         try:
             drafters = await model_config.find_tree_drafters(model)
         except HubAccessError as error:
-            self.show_detail(f"the hub's model tree was not read: {error}")
+            self.show_heading(f"the hub's model tree was not read: {error}")
         else:
             names = {row.name for row in rows}
             others = [drafter for drafter in drafters if drafter.repo not in names]
@@ -100,13 +147,14 @@ class DrafterDialog(ListDialog[DrafterChoice]):
                 for drafter in others
             ]
             self._show(rows, model)
-            self.show_detail("" if rows else "nothing is known to draft for it; n-grams need no drafter (m)")
+            none = "nothing is known to draft for it; n-grams need no drafter (m)"
+            self.show_heading(f"Drafters of {model}" if rows else none)
 
     def _show(self, rows: list[_Row], model: str) -> None:
         """List ways to draft; the first is highlighted, or what the user has moved to since."""
         arranged = arrange_by_precision(rows, model, lambda row: row.name)
-        moved_to = self.choices[self.place] if self.place and self.rows.option_count else None
-        self.choices = [row.choice for row, _ in arranged]
+        moved_to = self.choices[self.place] if self.place and self.choices else None
+        self.choices = [row for row, _ in arranged]
         lines = [
             Content.assemble(
                 (row.name, "bold"),
@@ -117,3 +165,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.show_rows(lines, self.choices.index(moved_to) if moved_to in self.choices else 0)
         if lines:
             self.close_field()
+
+
+def _choose(target: str, pair: CataloguePair) -> DrafterChoice:
+    return DrafterChoice(target, pair.drafter, None if pair.drafter else pair.method)

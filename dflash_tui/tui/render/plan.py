@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import re
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -14,47 +12,38 @@ from textual.content import Content
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import (
     GIB,
-    UNKNOWN,
     format_duration,
     format_gib,
-    format_gigabytes,
-    format_megabytes,
     format_number,
     name_commands,
     pluralize,
     shorten_names,
+    truncate,
     truncate_middle,
 )
-from dflash_tui.engines.environments import Engine
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
-from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, format_command
-from dflash_tui.planning.recipes.recipe import EngineSpec
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.presentation.plan_text import (
-    describe_model,
-    format_drafts_offer,
-    format_graphs_offer,
-    format_published,
-    format_restart,
-    format_start_measures,
-    format_time_to_ready,
-    list_shares,
-)
+from dflash_tui.presentation.plan_text import describe_plan, list_plan_rows, list_shares
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.launch_selection import SuitabilityReason
+from dflash_tui.runs.verification import Verification, format_badge
+from dflash_tui.tui.launch_selection import Suitability, SuitabilityReason
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW
 
 if TYPE_CHECKING:
-    from dflash_tui.engines.model_hub import ModelAvailability
     from dflash_tui.monitoring.foreign_server import FoundServer
     from dflash_tui.monitoring.startup_history import MedianSeconds
 
 
 _INDENT = 10
 _FIT = 24
+MARK_STYLES = {
+    Suitability.YES: ("✓ ", "bold $success"),
+    Suitability.MAYBE: ("! ", "bold $warning"),
+    Suitability.NO: ("✗ ", "bold $error"),
+}
 _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$series-c"}
 
 
@@ -100,102 +89,67 @@ def _gpu(gpu: Gpu, mark: str, width: int) -> Content:
 
 
 def render_plan(
-    resolved: ResolvedRecipe,
-    plan: Plan,
-    *,
-    engine: Engine | None,
-    fit: MemoryEstimate | None,
+    planned: PlannedLaunch,
     suited: SuitabilityReason,
-    models: tuple[ModelAvailability, ...] = (),
+    *,
+    verified: Verification | None = None,
     before: MedianSeconds | None = None,
     hosts: Sequence[tuple[str, str]] = (),
     width: int = 60,
+    height: int = 100,
 ) -> Content:
-    """Return what pressing enter would do, in the order in which it happens, in rows of `width` cells."""
-    rows = [Content.assemble((plan.title, "bold"))]
-    if plan.synthetic:
-        rows.append(Content.assemble(("~ synthetic: ", "bold $accent"), (plan.synthetic, "$accent")))
-    if not plan.on_cpu:
-        rows.append(render_hung((f"{suited.suits.value} ", _mark_style(suited)), suited.why, width))
-    rows.append(Content(""))
-    facts = [*_what(resolved, plan)]
-    if plan.request and plan.request.settings:
-        options = ", ".join(f"{name}={value}" for name, value in plan.request.settings.items())
-        facts.append(("options", f"{options}  (o changes them)"))
-    facts += [("expected", format_published(figures)) for figures in plan.expected[:1]]
-    facts += [("ready", ready)] if (ready := format_time_to_ready(plan, before)) else []
-    facts += [("start", measures)] if (measures := format_start_measures(resolved, plan)) else []
-    facts.append(("engine", _engine(resolved.engine, engine)))
-    facts += [("models", text) for text in _models(resolved, plan, models)]
-    patches = ", ".join(plan.patches) or (
-        "none needed" if plan.skipped_patches or not plan.disabled_patches else "none"
-    )
-    facts.append(("patches", f"{patches}{'  (p shows them)' if plan.patches else ''}"))
-    facts += [("", f"{name}: {why}") for name, why in plan.skipped_patches.items()]
-    facts += [("", f"{name}: disabled by --set") for name in plan.disabled_patches]
-    facts.append(("port", str(plan.port)))
-    facts += hosts
-    facts += [("restart", restart)] if (restart := format_restart(plan.restart)) else []
-    rows += [render_fact(name, value, width) for name, value in facts]
-    rows += render_memory(fit, width) if fit else []
-    rows += [render_fact("expected", format_published(figures), width) for figures in plan.expected[1:]]
-    standing = f"{resolved.standing.status.value}: {resolved.standing.why}"  # at the top already
-    warnings = [warning for warning in plan.warnings if warning != standing or plan.on_cpu]
-    rows += [render_hung(("! ", "bold $warning"), warning, width) for warning in warnings]
-    rows += [render_fact("differs", f"{name}: {why}", width) for name, why in plan.deviations.items()]
-    if resolved.recipe.why and plan.on_cpu:
-        rows += [Content(""), Content.assemble((resolved.recipe.why.strip(), MUTED))]
-    rows += [
-        Content(""),
-        Content.assemble(("command", "bold"), ("  y copies it", MUTED)),
-        Content(format_command(plan)),
+    """Return what a user decides by before pressing enter, in at most `height` rows of `width` cells.
+
+    Where there is little room, each fact gets one row, and of the warnings those are left out that do not fit.
+    """
+    plan = planned.plan
+    head = [
+        Content.assemble((plan.title, "bold")),
+        Content.assemble((truncate(_list_choices(planned, verified), width), MUTED)),
     ]
-    return Content("\n").join(rows)
+    facts = list_plan_rows(planned, before)
+    if plan.request and plan.request.settings:
+        facts.append(("options", ", ".join(f"{name}={value}" for name, value in plan.request.settings.items())))
+    facts += hosts
+    rows = [*head, *(render_fact(name, value, width) for name, value in facts)]
+    warnings = [] if plan.on_cpu or suited.suits is Suitability.YES else [(MARK_STYLES[suited.suits], suited.why)]
+    warnings += [(("~ ", "bold $accent"), f"synthetic: {plan.synthetic}")] if plan.synthetic else []
+    shown = {text.partition("; it may not fit")[0] for _, text in warnings}
+    warnings += [(("! ", "bold $warning"), text) for text in plan.warnings if text not in shown]
+    more = [render_hung(mark, text, width) for mark, text in warnings]
+    if _count_rows([*rows, *more]) + 1 > height:
+        rows = [*head, *(render_fact(name, truncate(value, width - _INDENT), width) for name, value in facts)]
+    shown_warnings: list[Content] = []
+    while more and _count_rows([*rows, *shown_warnings, more[0]]) + 1 <= height:
+        shown_warnings.append(more.pop(0))
+    left = f"{pluralize(len(more), 'more warning')}, " if more else ""
+    return Content("\n").join(
+        [*rows, *shown_warnings, Content.assemble(("i ", "bold $primary"), (f"{left}details and the command", MUTED))]
+    )
 
 
-def _what(resolved: ResolvedRecipe, plan: Plan) -> list[tuple[str, str]]:
-    own, recipe = resolved.num_speculative_tokens, resolved.recipe
-    method = "" if plan.method is Method.DFLASH else f"{plan.method}, "
-    tokens = f"{method}{plan.num_speculative_tokens} per step" if plan.num_speculative_tokens else "none: the baseline"
-    tokens += f" (the recipe says {own})" if own != plan.num_speculative_tokens else ""
-    mode = plan.mode.value + (f" (the recipe says {resolved.mode.value})" if plan.mode is not resolved.mode else "")
-    mode += f": {why}" if (why := resolved.modes.get(plan.mode)) else ""
-    graphs, fewer = format_graphs_offer(resolved, plan), format_drafts_offer(resolved, plan)
-    # The keys that do the same here.
-    fewer = re.sub(r"--set (n=\d+)", r"- for \1", fewer, count=1).replace("or --set ", "or o for ")
-    offers = [("", graphs.replace("--mode graphs", "e for graphs")), ("", fewer)]
-    rows = []
-    if recipe.profiles:
-        rows.append(("profile", f"{plan.profile}: {recipe.profiles[plan.profile].title}"))
-    if recipe.variants:
-        title = recipe.variants[plan.variant].title if plan.variant else f"v chooses {' or '.join(recipe.variants)}"
-        rows.append(("variant", f"{plan.variant or 'none'}: {title}"))
-    target = describe_model(_model(plan, plan.target), resolved.target.quantization, resolved.target.licence)
-    licence = resolved.drafter.licence if resolved.drafter else ""
-    rows += [("target", target)]
-    rows += [("drafter", describe_model(_model(plan, plan.drafter), licence) if plan.drafter else "none")]
-    rows += [("drafts", tokens), ("mode", mode)]
-    return [*rows, *(row for row in offers if row[1])]
+def _count_rows(rows: Sequence[Content]) -> int:
+    return sum(row.plain.count("\n") + 1 for row in rows)
 
 
-def _models(resolved: ResolvedRecipe, plan: Plan, models: tuple[ModelAvailability, ...]) -> list[str]:
-    """Return a line for each place and its models: here, to fetch, or why it cannot be."""
-    if build := resolved.recipe.build:
-        built = f"{format_megabytes(build.download_mb)} to download, {format_megabytes(build.size_mb)} on disk"
-        return [] if Path(plan.models_folder).is_dir() else [f"will be built here, {built}"]
-    if not models:
-        sizes = [model.size_gb for model in plan.models]
-        return [f"{' + '.join(UNKNOWN if size is None else f'{size:g} GB' for size in sizes)}, looking …"]
-    places: dict[str, list[str]] = {}
-    for model in models:
-        if model.complete:
-            place = f"{format_gigabytes(model.total_bytes)}, here"
-        elif model.access.ok:
-            place = f"{format_gigabytes(model.missing_bytes)} of {format_gigabytes(model.total_bytes)} to fetch"
-        else:
-            place = model.access.value
-        places.setdefault(place, []).append(model.repo.rpartition("/")[2])
-    return [f"{', '.join(names)}: {place}" for place, names in places.items()]
+def _list_choices(planned: PlannedLaunch, verified: Verification | None) -> str:
+    """Return what the keys of the launch screen chose, and when that release was seen to work here."""
+    resolved, plan = planned.resolved, planned.plan
+    own = resolved.num_speculative_tokens
+    tokens = f"{plan.method} n={plan.num_speculative_tokens}" if plan.num_speculative_tokens else "no speculation"
+    tokens += f" (recipe: {own})" if own != plan.num_speculative_tokens else ""
+    mode = plan.mode.value + (f" (recipe: {resolved.mode.value})" if plan.mode is not resolved.mode else "")
+    profile = plan.profile if resolved.recipe.profiles else ""
+    patches = pluralize(len(plan.patches), "patch") if plan.patches else ""
+    badge = format_badge(verified) if verified and not verified.failed else ""
+    parts = (profile, plan.variant, tokens, mode, f"{resolved.engine.distribution} {plan.vllm}", patches, badge)
+    return " · ".join(filter(None, parts))
+
+
+def render_details(planned: PlannedLaunch, width: int) -> Content:
+    """Return the whole plan, as `plan --verbose` says it."""
+    head = Content.assemble(("i ", "bold $primary"), ("the short plan", MUTED))
+    return Content("\n").join([head, Content(describe_plan(planned, width))])
 
 
 def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
@@ -219,10 +173,6 @@ def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
         warned = f"{'':{_INDENT}}{'' if fit.holds_request else '! '}"
         rows.append(render_hung((warned, "bold $warning"), need, width))
     return rows
-
-
-def _mark_style(suited: SuitabilityReason) -> str:
-    return {"✓": "bold $success", "!": "bold $warning", "✗": "bold $error"}[suited.suits.value]
 
 
 def render_plan_error(error: DflashError) -> Content:
@@ -276,20 +226,6 @@ def render_hung(head: tuple[str, str], text: str, width: int) -> Content:
     indent = len(head[0])
     lines = [wrapped for line in text.split("\n") for wrapped in textwrap.wrap(line, max(20, width - indent)) or [""]]
     return Content.assemble(head, f"\n{'':{indent}}".join(lines))
-
-
-def _model(plan: Plan, model: str) -> str:
-    """Return a model's name; what the recipe builds itself lies in a folder of ours."""
-    if plan.models_folder and model.startswith(plan.models_folder):
-        return "made on this machine"
-    return model
-
-
-def _engine(spec: EngineSpec, engine: Engine | None) -> str:
-    if engine:
-        return f"{engine.distribution} {engine.vllm}, installed, {pluralize(len(engine.packages), 'package')}"
-    sizes = f"≈ {format_megabytes(spec.download_mb)} download, {format_megabytes(spec.disk_mb)} on disk"
-    return f"{spec.distribution} {spec.vllm} will be installed:\n{sizes}"
 
 
 def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
@@ -18,22 +19,19 @@ from textual.widgets import OptionList, Static
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import pluralize, read_called_name
-from dflash_tui.engines import inventory, model_hub
-from dflash_tui.engines.model_hub import ModelAvailability
 from dflash_tui.launch import recipe_files
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
 from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan, PlannedModel, format_command
+from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import recipe_text
 from dflash_tui.presentation.plan_text import format_check
+from dflash_tui.presentation.recipe_text import choose_place
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
@@ -44,7 +42,7 @@ from dflash_tui.tui.dialogs.hosts import PeerDialog, ProgramDialog, list_used_ho
 from dflash_tui.tui.dialogs.options import OptionsDialog
 from dflash_tui.tui.dialogs.patches import PatchScreen
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection
-from dflash_tui.tui.render.plan import render_machine, render_plan, render_plan_error, render_servers
+from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_plan_error, render_servers
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
     Display,
@@ -56,56 +54,31 @@ from dflash_tui.tui.widgets.basic import (
     once_composed,
     while_open,
 )
-from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList, render_catalogue_pair
+from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
 if TYPE_CHECKING:
     from dflash_tui.monitoring.foreign_server import FoundServer
 
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for servers that dflash-tui did not start
-_SETTLED = 0.4  # seconds on a plan before the hub is asked about its models
 _HOSTS_SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
 _OF_RECIPE = frozenset(
-    {"check", "mode", "method", "tokens", "profile", "options", "patches", "variant", "hosts", "copy", "ab", "tune"}
+    {
+        "check",
+        "mode",
+        "method",
+        "tokens",
+        "profile",
+        "options",
+        "patches",
+        "variant",
+        "hosts",
+        "copy",
+        "ab",
+        "tune",
+        "details",
+    }
 )
 """The actions that need a recipe to be highlighted."""
-
-
-class ModelLookups:
-    """The models that were looked up, by name and revision; those of a plan are asked about once."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[str, str], ModelAvailability] = {}
-        self._looked_up_models: tuple[PlannedModel, ...] = ()
-
-    def forget(self) -> None:
-        """Ask again, also about models that were asked about."""
-        self._answers, self._looked_up_models = {}, ()
-
-    def ask(self, plan: Plan) -> bool:
-        """Return whether models of the plan have to be looked up, which is said once."""
-        if plan.models == self._looked_up_models or len(self._find(plan)) == len(plan.models):
-            return False
-        self._looked_up_models = plan.models
-        return True
-
-    def list_known(self, plan: Plan) -> tuple[ModelAvailability, ...]:
-        """Return what is known of the models of a plan; nothing before all were looked up."""
-        answers = self._find(plan)
-        return answers if len(answers) == len(plan.models) else ()
-
-    def _find(self, plan: Plan) -> tuple[ModelAvailability, ...]:
-        answers = (self._answers.get((model.name, model.revision)) for model in plan.models)
-        return tuple(model for model in answers if model)
-
-    async def look_up(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
-        """Look up the models of a plan, tell `choice` which are here, and `draw` after each answer."""
-        for model in plan.models:
-            key = model.name, model.revision
-            self._answers[key] = await model_hub.look_up_model(*key)
-            if self._answers[key].complete:
-                local = model_hub.read_local_model(self._answers[key])
-                choice.models = {**choice.models, key: local}
-            draw()
 
 
 class HostSurveys:
@@ -199,7 +172,7 @@ class LaunchScreen(SizedScreen[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
-        Binding("enter", "adopt", "Make a recipe", priority=True, tooltip="Make a recipe of the catalogue's pair"),
+        Binding("enter", "unfold", "Show them", priority=True, tooltip="Show the recipes that would not start here"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
@@ -214,11 +187,12 @@ class LaunchScreen(SizedScreen[None]):
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         # With priority, so that what is typed right behind it is for the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
-        Binding("n", "drafters", "New pair", tooltip="New pair: find a drafter for a model, for a recipe"),
+        Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
         Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
         Binding("g", "gpu", "GPU", tooltip="Next GPU"),
         Binding("m", "method", "Method", tooltip="Next method of speculation, such as mtp, or none"),
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
+        Binding("i", "details", "Details", tooltip="The whole plan and its command, or what counts"),
         Binding("y", "copy", "Copy", tooltip="Copy the command"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
     ]  # fmt: skip
@@ -251,7 +225,8 @@ class LaunchScreen(SizedScreen[None]):
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
-        self.models, self.wanted = ModelLookups(), ""  # the recipe to highlight once the list is there
+        self.wanted = ""  # the recipe to highlight once the list is there
+        self.detailed = False
         self.running: list[Run] = []
         self.foreign: list[FoundServer] = []
         self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
@@ -287,9 +262,10 @@ class LaunchScreen(SizedScreen[None]):
         self.find_foreign()
 
     def on_screen_resume(self) -> None:
-        self.models.forget()  # something may have been fetched meanwhile
+        self.choice.forget_models()  # something may have been fetched meanwhile
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
+        self.load_speeds()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -307,6 +283,14 @@ class LaunchScreen(SizedScreen[None]):
             recipes.sort_for_machine()
         self.draw()
         await self._load_earlier_starts()
+
+    @work(exclusive=True, group="speeds")
+    async def load_speeds(self) -> None:
+        """Read what the newest run of each recipe reached, away from the screen's own thread."""
+        from dflash_tui.monitoring import recording
+
+        self.choice.measured = await asyncio.to_thread(recording.measure_newest_speeds)
+        self.draw()
 
     @work(exclusive=True, group="foreign")
     async def find_foreign(self) -> None:
@@ -328,12 +312,6 @@ class LaunchScreen(SizedScreen[None]):
             if (ready := await asyncio.to_thread(startup_history.estimate_ready, plan)) != self.before.get(plan.kind):
                 self.before[plan.kind] = ready
                 self._draw_plan()
-
-    @work(exclusive=True, group="models")
-    async def look_up_models(self, plan: Plan) -> None:
-        """Ask the cache and the hub about the models of `plan`, when it has been looked at for a moment."""
-        await asyncio.sleep(_SETTLED)
-        await self.models.look_up(plan, self.choice, self.draw)
 
     @while_open
     def draw(self) -> None:
@@ -364,41 +342,45 @@ class LaunchScreen(SizedScreen[None]):
         try:
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)
-            elif isinstance(entry, CataloguePair):
-                content = render_catalogue_pair(entry, self.query_one(RecipeList).place, width)
             else:
-                content = render_plan_error(entry) if entry else self._render_nothing()
+                content = render_plan_error(entry) if entry else self._render_nothing(width)
         except DflashError as error:
             content = render_plan_error(error)
         if content != text.content:
             text.update(content)
 
-    def _render_nothing(self) -> Content:
+    def _render_nothing(self, width: int) -> Content:
         """Return what there is to do where no recipe is listed."""
-        if self.query_one(RecipeList).filtered:
+        recipes = self.query_one(RecipeList)
+        if recipes.is_on_fold:
+            names = textwrap.fill(", ".join(recipes.folded), max(20, width))
+            return Content(f"enter shows the recipes that would not start here:\n{names}")
+        if recipes.filtered:
             return Content("no recipe has all these words; esc shows all")
-        return Content("no recipe was found; n finds a drafter for a model, dflash-tui recipes new makes a file")
+        return Content("no recipe was found; n lists pairs to make one of, dflash-tui recipes new makes a file")
 
     def _render_plan(self, recipe: Recipe, width: int) -> Content:
-        resolved, plan, _, memory, _ = self.choice.plan(recipe)
-        self.ask_hosts(plan)
-        if self.is_active and self.models.ask(plan):
-            self.look_up_models(plan)
+        planned = self.choice.plan(recipe)
+        self.ask_hosts(planned.plan)
+        if self.detailed:
+            return render_details(planned, width)
         return render_plan(
-            resolved,
-            plan,
-            engine=inventory.find_planned_engine(plan),
-            fit=memory,
-            suited=self.choice.suited(recipe),
-            models=self.models.list_known(plan),
-            hosts=self.hosts.describe(plan),
-            before=self.before.get(plan.kind),
+            planned,
+            self.choice.suited(recipe),
+            hosts=self.hosts.describe(planned.plan),
+            verified=self.choice.verified.get(recipe.name),
+            before=self.before.get(planned.plan.kind),
             width=width,
+            height=self.query_one("#plan").scrollable_content_region.height or 100,  # before it is laid out
         )
+
+    def action_details(self) -> None:
+        self.detailed = not self.detailed
+        self._draw_plan()
 
     @property
     def chosen(self) -> Entry | None:
-        """The highlighted recipe or pair, why a file does not load, or None: there is none, or the panel is closing."""
+        """The highlighted recipe, why a file does not load, or None: there is none, or the panel is closing."""
         return self._recipes.chosen if self._recipes else None
 
     @property
@@ -425,8 +407,8 @@ class LaunchScreen(SizedScreen[None]):
         chosen = self.chosen
         if action == "filter":
             return bool(recipes and recipes.entries)
-        if action == "adopt":
-            return isinstance(chosen, CataloguePair)
+        if action == "unfold":
+            return bool(recipes and recipes.is_on_fold)
         if action in _OF_RECIPE and not isinstance(chosen, Recipe):
             return False
         if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens"}:
@@ -509,10 +491,9 @@ class LaunchScreen(SizedScreen[None]):
         if planned := self._plan():
             self.app.push_screen(PatchScreen(planned.plan))
 
-    def action_adopt(self) -> None:
-        """Make a recipe of the highlighted pair."""
-        if isinstance(pair := self.chosen, CataloguePair):
-            self.add_recipe_of(pair)
+    def action_unfold(self) -> None:
+        if self._recipes:
+            self._recipes.unfold()
 
     def action_check(self, launching: bool) -> None:
         """Show the checks of the plan; a launch continues when none fails."""
@@ -547,23 +528,14 @@ class LaunchScreen(SizedScreen[None]):
         """All recipes; a replay that is left without looking at them never reads them."""
         return self.load()
 
-    def add_recipe_of(self, pair: CataloguePair) -> None:
-        """Begin to make a recipe of a pair of the catalogue."""
-        model = catalogues.choose_model(catalogues.load_catalogue(), pair, self.query_one(RecipeList).place.budget)
-        if model:
-            self.derive(model.repo, pair.drafter, None if pair.drafter else pair.method)
-        else:
-            self.notify("no repository of its target is known", severity="warning")
-
     def action_drafters(self) -> None:
-        """Ask for a model, and make a recipe of it and the drafter that is chosen."""
-        recipe = self._recipe
+        """List pairs, and make a recipe of the one that is chosen."""
 
         def derive(choice: DrafterChoice | None) -> None:
             if choice:
                 self.derive(choice.target, choice.drafter, choice.method)
 
-        self.app.push_screen(DrafterDialog(recipe.target.model if recipe and not recipe.build else ""), derive)
+        self.app.push_screen(DrafterDialog(choose_place(self.choice.cards)), derive)
 
     @work(exclusive=True, group="derive")
     async def derive(self, target: str, drafter: str, method: Method | None) -> None:

@@ -1,7 +1,6 @@
 """Two arms of an A/B write the same answer as fast as they did: what is played, and the screen that plays it.
 
-Of each arm the request of median speed is played, the lower one of two. Its tokens come when they came; which
-characters belong to which token is not known, so the text is spread evenly over them.
+Of each arm the request of median speed is played. Its text is spread evenly over its tokens, which come when they came.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Static
 
-from dflash_tui.benchmark.sse import Answer
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
-from dflash_tui.experiments.analysis.answers import AnswerPair, PromptKey, split_at_difference
+from dflash_tui.experiments.analysis.answers import PromptKey
 from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.monitoring.recording import PlaybackClock
+from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
 from dflash_tui.presentation.report import format_factor
-from dflash_tui.tui.dialogs.basic import Dialog
-from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_headline, render_report_head
+from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_report_head, to_content
 from dflash_tui.tui.widgets.basic import (
+    HELP_KEY,
     MUTED,
+    QUIT_KEY,
     Display,
     Keys,
     SizedScreen,
@@ -44,8 +43,6 @@ from dflash_tui.tui.widgets.basic import (
 )
 
 Found = TypeVar("Found")
-_EVERY = 0.1
-_SIDES = ("a", "b")
 
 
 class PlayedAnswer(NamedTuple):
@@ -60,15 +57,18 @@ class PlayedAnswer(NamedTuple):
         """When its last token comes."""
         return self.kept.arrivals[-1][0] / 1000
 
+    def measure_speed(self) -> float:
+        """Return its decode tok/s."""
+        return self.done.decode_tok_s or 0.0
+
     def count_tokens(self, at: float) -> int:
         """Return how many of its tokens have come by `at`, in seconds."""
         place = bisect_right(self.kept.arrivals, 1000 * at, key=lambda mark: mark[0])
         return self.kept.arrivals[place - 1][1] if place else 0
 
-    def measure_output(self, at: float) -> float | None:
-        """Return its tokens per second since the request was sent, TTFT included; None before its first token."""
-        tokens, passed = self.count_tokens(at), min(at, self.seconds)
-        return tokens / passed if tokens and passed else None
+    def measure_output(self, at: float) -> float:
+        """Return its tokens per second since the request was sent, TTFT included."""
+        return self.count_tokens(at) / min(at, self.seconds) if at else 0.0
 
 
 class PlayedPair(NamedTuple):
@@ -101,20 +101,17 @@ def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[K
                 kept = texts.get((boot.run, key))
                 if kept and len(kept.arrivals) > 1 and done.decode_tok_s and not done.error:
                     by_key.setdefault(key, []).append(PlayedAnswer(boot, done, kept))
-        arms.append(by_key)
-    return [PlayedPair(key, *(_choose_median(arm[key]) for arm in arms)) for key in arms[0] if key in arms[1]]
-
-
-def _choose_median(answers: Sequence[PlayedAnswer]) -> PlayedAnswer:
-    speed = median_low([answer.done.decode_tok_s or 0.0 for answer in answers])
-    return next(answer for answer in answers if answer.done.decode_tok_s == speed)
+        medians = {
+            key: sorted(each, key=PlayedAnswer.measure_speed)[(len(each) - 1) // 2] for key, each in by_key.items()
+        }
+        arms.append(medians)
+    return [PlayedPair(key, arms[0][key], arms[1][key]) for key in arms[0] if key in arms[1]]
 
 
 class PlaybackScreen(SizedScreen[None]):
     """Plays the answers of two arms side by side, prompt by prompt, beginning with the prompt of median ratio.
 
-    Raises:
-        UsageError: there is no verdict, nothing can be played, or no arm or prompt is called so.
+    A UsageError says that there is no verdict, that nothing can be played, or that no arm or prompt is called so.
     """
 
     BINDINGS: ClassVar = [
@@ -124,8 +121,8 @@ class PlaybackScreen(SizedScreen[None]):
         Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
         Binding("plus,greater_than_sign,equals_sign", "speed(1)", "Faster", show=False),
         Binding("escape", "dismiss", "Back", key_display="esc", tooltip="Back to the A/B"),
-        Binding("question_mark", "app.keys", "Help", key_display="?"),
-        Binding("q", "app.leave", "Quit", tooltip="Quit the panel"),
+        HELP_KEY,
+        QUIT_KEY,
     ]
 
     def __init__(
@@ -133,18 +130,16 @@ class PlaybackScreen(SizedScreen[None]):
     ) -> None:
         super().__init__()
         self.report, self._now = report, clock
-        self.comparison = _find(
-            {report.design.arms[each.b].name: each for each in report.comparisons}, arm, "arm with a verdict"
-        )
-        a, b = self.comparison.a, self.comparison.b
+        verdicts = {report.design.arms[each.b].name: each for each in report.comparisons}
+        self.comparison = _find(verdicts, arm, "arm with a verdict")
         answers = store.read_answers(store.experiment_folder(report.design.id))
-        self.pairs: list[PlayedPair] = list_played_pairs(report.boots, a, b, answers)
+        self.pairs = list_played_pairs(report.boots, self.comparison.a, self.comparison.b, answers)
         ratios = [pair.measure_ratio(pair.seconds) or 0.0 for pair in self.pairs]
         places = [*([ratios.index(median_low(ratios))] if ratios else []), *range(len(ratios))]
         kinds: dict[str, int] = {}
         for place in places:
             kinds.setdefault(self.pairs[place].key.kind, place)
-        self.place: int = _find(kinds, prompt, "prompt with answers of both arms")
+        self.place = _find(kinds, prompt, "prompt with answers of both arms")
         self.clock = PlaybackClock(self.pair.seconds, 1.0, clock)
 
     @property
@@ -156,7 +151,7 @@ class PlaybackScreen(SizedScreen[None]):
         for name in ("status", "label", "player"):
             yield Display(id=name)
         with Horizontal(id="sides"):
-            for side in _SIDES:
+            for side in "ab":
                 with Vertical(id=f"side-{side}", classes="pane"):
                     yield Display(id=f"text-{side}")
                     yield Display(id=f"figures-{side}")
@@ -172,8 +167,7 @@ class PlaybackScreen(SizedScreen[None]):
         label = synthetic_label(self.report.design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        self.set_interval(_EVERY, self.draw)
-        self.call_after_refresh(self.draw)
+        self.set_interval(0.1, self.draw)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -184,7 +178,7 @@ class PlaybackScreen(SizedScreen[None]):
         pair, at, width = self.pair, self.clock.position, self.size.width - 2
         self.query_one("#status", Display).show(render_report_head(self.report, self.size.width))
         self.query_one("#player", Display).show(self._render_clock(width))
-        for side, answer in zip(_SIDES, (pair.a, pair.b), strict=True):
+        for side, answer in zip("ab", (pair.a, pair.b), strict=True):
             pane, text = self.query_one(f"#side-{side}"), self.query_one(f"#text-{side}", Display)
             cells = pane.content_region.width
             boot = f", boot {answer.boot.number + 1}"
@@ -194,7 +188,9 @@ class PlaybackScreen(SizedScreen[None]):
             self.query_one(f"#figures-{side}", Display).show(self._render_figures(answer, at, cells))
         self.query_one("#ratio", Display).show(self._render_ratio(at, width))
         cells = self.query_one("#found").content_region.width
-        self.query_one("#foot", Display).show(render_headline(self.report, self.comparison, cells))
+        self.query_one("#foot", Display).show(
+            to_content(verdict_text.list_answer(self.report, self.comparison)[:1], cells)
+        )
 
     def _render_clock(self, width: int) -> Content:
         key, clock = self.pair.key, self.clock
@@ -211,14 +207,13 @@ class PlaybackScreen(SizedScreen[None]):
     def _render_figures(self, answer: PlayedAnswer, at: float, width: int) -> Content:
         tokens, over, color = answer.count_tokens(at), at >= answer.seconds, arm_color(answer.boot.arm)
         passed = f"✓ done in {answer.seconds:.2f} s" if over else f"  {at:.1f} s"
-        speed = answer.done.decode_tok_s if over else answer.measure_output(at)
+        speed = answer.done.decode_tok_s if over else answer.measure_output(at) or None
         ttft = f", TTFT {answer.done.ttft:.2f} s" if tokens else ""
         most = max(self.pair.a.done.tokens, self.pair.b.done.tokens)
         figures = (f"{tokens:>5}", f"bold {color}"), " tokens  ", (format_number(speed), "bold"), " tok/s"
+        times = join_fitting([Content(passed), Content(ttft)], width).stylize(MUTED)
         return Content("\n").join([
-            Content.assemble(*figures),
-            join_fitting([Content(passed), Content(ttft)], width).stylize(MUTED),
-            Content.styled(draw_bar(tokens / most, width) or " ", color),
+            Content.assemble(*figures), times, Content.styled(draw_bar(tokens / most, width) or " ", color)
         ])  # fmt: skip
 
     def _render_ratio(self, at: float, width: int) -> Content:
@@ -246,110 +241,15 @@ class PlaybackScreen(SizedScreen[None]):
 
 
 def _find(choices: dict[str, Found], name: str, what: str) -> Found:
-    """Return the choice of a name, the first one without a name.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if not choices or (name and name not in choices):
-        hint = f"there are: {', '.join(choices)}" if choices else "the verdict comes at the end"
-        raise UsageError(f"no {what}{f' called {name}' * bool(name)}", hint=hint)
-    return choices[name] if name else next(iter(choices.values()))
+    """Return the choice of a name, the first one without a name."""
+    if choices and name in {"", *choices}:
+        return choices[name or next(iter(choices))]
+    hint = f"there are: {', '.join(choices)}" if choices else "the verdict comes at the end"
+    raise UsageError(f"no {what}{f' called {name}' * bool(name)}", hint=hint)
 
 
 def _render_text(answer: PlayedAnswer, at: float) -> Content:
     text, color = answer.kept.answer.text, arm_color(answer.boot.arm)
     if at < answer.seconds:
         return Content.assemble(text[: round(len(text) * answer.count_tokens(at) / answer.done.tokens)], ("▌", color))
-    cut = "\n[not kept from here on]" if answer.kept.answer.cut else ""
-    return Content.assemble(text.rstrip(), (describe_blank(text) + cut, MUTED))
-
-
-def describe_blank(text: str) -> str:
-    """Return that an answer is all white space, as those of random weights may be; empty for any other."""
-    return "" if text.strip() else f"[{pluralize(len(text), 'character')}, all white space]"
-
-
-# Characters that stay of what both answers begin with, above their first difference.
-_LEFT = 200
-_COLOURS = ("$series-a", "$series-b")
-
-
-class AnswersDialog(Dialog[None]):
-    """Shows the answers of two arms prompt by prompt; what both begin with is folded where it is long."""
-
-    HEADING: ClassVar = "answers of both arms"
-    BINDINGS: ClassVar = [
-        Binding("right,n", "other(1)", "prompt", key_display="→ ←"),
-        Binding("left", "other(-1)", "previous prompt", show=False),
-        Binding("d", "different", "differing"),
-        Binding("space", "whole", "all of it"),
-        Binding("escape,enter,q", "dismiss", "close", key_display="esc"),
-    ]
-
-    def __init__(self, pairs: Sequence[AnswerPair], names: tuple[str, str]) -> None:
-        super().__init__()
-        self.pairs, self.names, self.place, self.whole = pairs, names, 0, False
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -answers"):
-            yield Static(id="prompt", markup=False)
-            with Horizontal():
-                for side in ("a", "b"):
-                    with VerticalScroll(id=f"answer-{side}"):
-                        yield Static(markup=False)
-
-    @once_composed
-    def on_mount(self) -> None:
-        self.query_one("#answer-a").focus()
-        self.draw()
-
-    def draw(self) -> None:
-        """Show the answers to the prompt that is chosen."""
-        pair = self.pairs[self.place]
-        self.query_one("#prompt", Static).update(render_prompt(pair, self.place + 1, len(self.pairs)))
-        for place, (side, answer) in enumerate(zip("ab", render_answers(pair, whole=self.whole), strict=True)):
-            scroll = self.query_one(f"#answer-{side}", VerticalScroll)
-            name = f"{self.names[place]}, boot {pair.boots[place] + 1}"
-            scroll.border_title = Content.assemble((name, _COLOURS[place]))
-            scroll.query_one(Static).update(answer)
-            scroll.scroll_home(animate=False)
-
-    def action_other(self, step: int) -> None:
-        self.place = (self.place + step) % len(self.pairs)
-        self.draw()
-
-    def action_different(self) -> None:
-        order = [(self.place + step) % len(self.pairs) for step in range(1, len(self.pairs) + 1)]
-        self.place = next((place for place in order if self.pairs[place].a != self.pairs[place].b), self.place)
-        self.draw()
-
-    def action_whole(self) -> None:
-        self.whole = not self.whole
-        self.draw()
-
-
-def render_prompt(pair: AnswerPair, place: int, count: int) -> Content:
-    """Return the line over two answers: which prompt, and whether they differ and where."""
-    key = pair.key
-    streams = f" ×{key.streams}" if key.streams != 1 else ""
-    head = (f"{key.kind}{streams}, round {key.round + 1}", "bold")
-    common, _, _ = split_at_difference(pair.a.text, pair.b.text)
-    differ = f"differ from character {len(common) + 1} on" if pair.a.text != pair.b.text else "the same text"
-    if pair.a.text == pair.b.text and pair.a.tokens != pair.b.tokens:
-        differ = "the same text of other tokens"
-    return Content.assemble(head, f"  {place} of {count}  ", differ)
-
-
-def render_answers(pair: AnswerPair, *, whole: bool) -> tuple[Content, Content]:
-    """Return two answers: what both begin with, folded unless the `whole` is asked for, and in colour what differs."""
-    common, a, b = split_at_difference(pair.a.text, pair.b.text)
-    folded = "" if whole or not (a or b) or len(common) <= 2 * _LEFT else common[:-_LEFT]
-    fold = f"[{len(folded)} characters alike]\n…" if folded else ""
-    unfolded = common[len(folded) :]
-    return _render_answer(fold, unfolded, a, pair.a, 0), _render_answer(fold, unfolded, b, pair.b, 1)
-
-
-def _render_answer(fold: str, common: str, own: str, answer: Answer, side: int) -> Content:
-    end = describe_blank(answer.text) + ("\n[not kept from here on]" if answer.cut else "")
-    return Content.assemble((fold, MUTED), common, (own, f"bold {_COLOURS[side]}"), (end, MUTED))
+    return Content.assemble(text.rstrip(), ("\n[not kept from here on]" * answer.kept.answer.cut, MUTED))

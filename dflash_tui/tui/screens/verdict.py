@@ -42,9 +42,10 @@ from dflash_tui.presentation.experiment_report import (
     synthetic_label,
 )
 from dflash_tui.presentation.report import Note, Part
+from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask_trust
 from dflash_tui.tui.render.experiment import list_outcome_notes, render_report_head, to_content
-from dflash_tui.tui.screens.playback import AnswersDialog, PlaybackScreen
+from dflash_tui.tui.screens.playback import PlaybackScreen
 from dflash_tui.tui.sharing import keep_as_recipe, share_report
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,

@@ -1,8 +1,8 @@
-"""The list of recipes with marks for this machine, the catalogue's pairs below them, and the filter above them."""
+"""The list of recipes: what would start here first, the rest folded into one line, and the filter above them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from textual import on
@@ -15,23 +15,21 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.common.formatting import UNKNOWN, shorten_names
-from dflash_tui.planning.derivation import catalogue as catalogues
-from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
-from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.common.formatting import GIB, UNKNOWN, format_megabytes, pluralize, shorten_names
+from dflash_tui.launch.planner import LaunchOutline
+from dflash_tui.planning.plan_builder import list_models
+from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, Status
-from dflash_tui.presentation import recipe_text
-from dflash_tui.presentation.recipe_text import Place, choose_place
-from dflash_tui.runs.verification import format_short_badge
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
-from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, MarkedList, TextField, once_composed
+from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, TextField, once_composed
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)
 _UNPROVEN = 2  # as a rank of published figures
+FOLD = "▸"
+"""The name of the line that stands for the recipes which would not start here."""
 
-Entry = Recipe | DflashError | CataloguePair
+Entry = Recipe | DflashError
 Entries = dict[str, Entry]
 
 
@@ -48,7 +46,7 @@ class RecipeFilter(TextField):
 
 
 class RecipeList(Vertical):
-    """Shows the recipes that fit the filter, then the pairs of the catalogue; `chosen` is the highlighted one."""
+    """Shows the recipes that fit the filter; `chosen` is the highlighted one."""
 
     BORDER_TITLE = "recipes"
 
@@ -59,8 +57,8 @@ class RecipeList(Vertical):
         super().__init__(id="list")
         self.entries, self.choice = entries, choice
         self.visible_names = list(entries)
-        self._moved = self._is_sorted = False
-        self._pairs: tuple[object, list[RecipeRow]] = (None, [])
+        self.folded: list[str] = []
+        self._moved = self._is_unfolded = False
         self._drawn: object = None
         self._words: str | None = None  # that the list is filtered by; None while it is empty
 
@@ -81,8 +79,13 @@ class RecipeList(Vertical):
 
     @property
     def chosen(self) -> Entry | None:
-        """The highlighted recipe or pair, why a recipe's file does not load, or None when there is none."""
+        """The highlighted recipe, why its file does not load, or None when there is none."""
         return self.entries.get(self._chosen_name)
+
+    @property
+    def is_on_fold(self) -> bool:
+        """Whether the line of the folded recipes is highlighted."""
+        return bool(self.folded) and self._chosen_name == FOLD
 
     @property
     def _chosen_name(self) -> str:
@@ -93,18 +96,22 @@ class RecipeList(Vertical):
     def draw(self) -> None:
         """Bring the rows up to date; what has not changed is neither computed nor drawn again."""
         self._fill_first()
-        table, recipes, pairs = self.query_one(OptionList), *self._build_rows()
-        drawn = recipes, pairs, table.scrollable_content_region.width - _EDGES
+        table = self.query_one(OptionList)
+        rows = [build_recipe_row(name, self.entries[name], self.choice) for name in self.visible_names if name != FOLD]
+        drawn = rows, len(self.folded), table.scrollable_content_region.width - _EDGES
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        head, rows = _render_rows(*drawn)
+        head, prompts = render_recipe_rows(rows, drawn[2])
+        if self.folded:
+            text = f"▸ {pluralize(len(self.folded), 'recipe')} that would not start here"
+            prompts.append(Content.assemble((text, MUTED_ROW)))
         columns = self.query_one("#columns", Static)
         if columns.content != head:
             columns.update(head, layout=False)
-        for index, row in enumerate(rows):
-            if table.get_option_at_index(index).prompt != row:
-                table.replace_option_prompt_at_index(index, row)
+        for index, prompt in enumerate(prompts):
+            if table.get_option_at_index(index).prompt != prompt:
+                table.replace_option_prompt_at_index(index, prompt)
         self.show_position()
 
     def show_position(self) -> None:
@@ -112,59 +119,43 @@ class RecipeList(Vertical):
         table = self.query_one(OptionList)
         above = "↑ " if table.scroll_offset.y > 0 else ""
         below = " ↓" if table.scroll_offset.y < table.max_scroll_y else ""
-        place = f"{table.highlighted + 1} of {len(self.visible_names)}" if table.highlighted is not None else "none"
+        count = len(self.visible_names)
+        place = f"{table.highlighted + 1} of {count}" if table.highlighted is not None else "none"
         self.border_subtitle = f"{above}{place}{below}"
-
-    def _build_rows(self) -> tuple[list[RecipeRow], list[RecipeRow]]:
-        """Return the rows of recipes, and those of pairs, which depend on the machine and the filter only."""
-        entries = {name: self.entries[name] for name in self.visible_names}
-        recipes = [
-            build_recipe_row(name, e, self.choice) for name, e in entries.items() if not isinstance(e, CataloguePair)
-        ]
-        pairs = [entry for entry in entries.values() if isinstance(entry, CataloguePair)]
-        if (basis := (self.place, pairs)) != self._pairs[0]:
-            self._pairs = basis, build_pair_rows(pairs, self.place)
-        return recipes, self._pairs[1]
-
-    @property
-    def place(self) -> Place:
-        """The machine, as far as the catalogue's pairs depend on it."""
-        return choose_place(self.choice.cards)
 
     def reload(self, entries: Entries) -> None:
         """Show other entries in place of those of before."""
-        self.entries = self._sort(entries) if self._is_sorted else entries
+        self.entries = entries
         self.close_filter(keep=False)
         self._fill("")
         self.draw()
 
     def choose(self, name: str) -> None:
-        """Highlight the recipe called `name`, whatever is filtered."""
+        """Highlight the recipe called `name`, whatever is filtered or folded."""
         self._moved = True
         if name in self.entries:
             self.close_filter(keep=False)
             self._fill("", highlight=name)
             self.draw()
 
+    def unfold(self) -> None:
+        """Show the folded recipes, too, and highlight the first of them."""
+        self._is_unfolded = True
+        self._fill(self._words or "", highlight=self.folded[0])
+        self.draw()
+
     def sort_for_machine(self) -> None:
         """List what suits the machine best first and highlight it, unless somebody has chosen already."""
-        if self._moved or self.filtered:
-            return
-        self._moved = self._is_sorted = True
-        self.entries = self._sort(self.entries)
-        self._fill("")
+        if not self._moved and not self.filtered:
+            self._moved = True
+            self._fill("")
 
-    def _sort(self, entries: Entries) -> Entries:
-        return dict(sorted(entries.items(), key=lambda item: self._rank(*item)))
-
-    def _rank(self, name: str, entry: Entry) -> tuple[int, int, int, int, str]:
+    def _rank(self, name: str) -> tuple[int, int, int, int, str]:
         """Return where an entry stands: by how it suits, how far it was tried, and the speed that is published here.
 
-        Where there is a GPU, what is for a CPU comes behind all that may run on it. Pairs of the catalogue follow in
-        their own order, since sorting keeps it.
+        Where there is a GPU, what is for a CPU comes behind all that may run on it.
         """
-        if isinstance(entry, CataloguePair):
-            return len(_SUITS), 0, 0, 0, ""
+        entry = self.entries[name]
         if isinstance(entry, DflashError):  # one of the user's own, to be seen
             return _SUITS.index(Suitability.MAYBE), True, 0, 0, name
         suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
@@ -207,38 +198,37 @@ class RecipeList(Vertical):
             self._fill("")
 
     def _fill(self, words: str, highlight: str = "") -> None:
-        """List the recipes that have all of `words` in their name or title, pairs in their names; both with `fits`.
+        """List the recipes that have all of `words` in their name or title; without words fold what would not start.
 
         The one to `highlight` is looked at then, else the first.
         """
         table, self._words = self.query_one(OptionList), words
-        wanted = words.lower().split()
-        shared_catalogue = catalogues.load_catalogue()
-        texts = {
-            name: f"{name} {self._describe(entry, shared_catalogue)}".lower() for name, entry in self.entries.items()
-        }
-        self.visible_names = [name for name, text in texts.items() if all(word in text for word in wanted)]
-        rows: list[Option | None] = [Option("", id=str(index)) for index in range(len(self.visible_names))]
-        pairs = [
-            index for index, name in enumerate(self.visible_names) if isinstance(self.entries[name], CataloguePair)
-        ]
-        if pairs and pairs[0]:
-            rows.insert(pairs[0], None)  # a line between the recipes and the catalogue
-        self.border_title = "recipes, then pairs of the catalogue" if pairs else self.BORDER_TITLE
+        names = [*self.entries]
+        if self.choice.probe:
+            names.sort(key=self._rank)
+        found = [name for name in names if all(word in self._describe(name) for word in words.lower().split())]
+        self.folded = (
+            []
+            if words or self._is_unfolded or not self.choice.probe
+            else [
+                name
+                for name in found
+                if isinstance(entry := self.entries[name], Recipe) and self.choice.suited(entry).suits is Suitability.NO
+            ]
+        )
+        if highlight in self.folded:
+            self.folded, self._is_unfolded = [], True
+        self.visible_names = [name for name in found if name not in self.folded] + [FOLD] * bool(self.folded)
         self._drawn = None
         table.clear_options()
-        table.add_options(rows)
+        table.add_options([Option("", id=str(index)) for index in range(len(self.visible_names))])
         first = self.visible_names.index(highlight) if highlight in self.visible_names else 0
         table.highlighted = first if self.visible_names else None
 
-    def _describe(self, entry: Entry, shared_catalogue: Catalogue) -> str:
-        """Return the words that an entry is found by, beside its name."""
-        if isinstance(entry, CataloguePair):
-            fits = "fits" if fits_place(shared_catalogue, entry, self.place) else ""
-            return f"{entry.drafter} {entry.method} catalogue {fits}"
-        if isinstance(entry, DflashError):
-            return ""
-        return f"{entry.title} {'fits' if self.choice.suited(entry).suits is Suitability.YES else ''}"
+    def _describe(self, name: str) -> str:
+        """Return the words that an entry is found by."""
+        entry = self.entries[name]
+        return f"{name} {entry.title if isinstance(entry, Recipe) else ''}".lower()
 
     @on(Input.Changed, "#filter")
     def _filter(self, message: Input.Changed) -> None:
@@ -260,7 +250,6 @@ class RecipeList(Vertical):
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, message: OptionList.OptionHighlighted) -> None:
         message.stop()
-        self._moved = self._moved or message.option_index > 0
         self.call_after_refresh(self.show_position)
         self.post_message(self.Highlighted())
 
@@ -272,127 +261,117 @@ def _rank_figures(figures: PublishedFigures) -> int:
     return 0 if figures.tok_s[0] > figures.baseline_tok_s[1] else _UNPROVEN
 
 
-def _render_rows(recipes: list[RecipeRow], pairs: list[RecipeRow], width: int) -> tuple[Content, list[Content]]:
-    """Return the head and the rows of recipes, and those of pairs in the same columns."""
-    head, rows = render_recipe_rows([*recipes, *pairs], width)
-    return head, [*rows[: len(recipes)], *(row.stylize(MUTED_ROW) for row in rows[len(recipes) :])]
-
-
-def load_recipes() -> dict[str, Recipe | DflashError]:
+def load_recipes() -> Entries:
     """Return every recipe by name, or why its file does not load."""
     usable, broken = recipe_loader.load_all_recipes()
-    entries: dict[str, Recipe | DflashError] = {**usable}
+    entries: Entries = {**usable}
     entries |= {name: RecipeError(reason) for name, reason in broken.items()}
     return dict(sorted(entries.items()))
-
-
-def load_entries() -> Entries:
-    """Return every recipe, and below them the pairs of the catalogue, the ones worth most first."""
-    pairs = catalogues.sort_by_rank(catalogues.load_catalogue().pairs)
-    return {**load_recipes(), **{pair.id: pair for pair in pairs}}
 
 
 class RecipeRow(NamedTuple):
     """The cells of a recipe in the table."""
 
-    name: str
     mark: str
-    """How it suits the machine."""
-    tokens: str
-    """How many tokens are drafted per step."""
-    vllm: str
-    """The release that serves it."""
-    status: str
-    """How far it was tried."""
+    """Whether it would start here."""
+    name: str
+    speed: str = UNKNOWN
+    """The tokens per second that were measured here, else published for this GPU."""
+    fits: str = UNKNOWN
+    """The GiB that it needs."""
+    size: str = UNKNOWN
+    """The size of its models."""
+    method: str = UNKNOWN
 
 
-_HEAD = RecipeRow("recipe", " ", "n", "vLLM", "status")
-_TOKENS, _VLLM = 4, 9
-# Where the status does not fit beside the longest name, longer ones than this cover the columns beside them.
-_USUAL = 30
+class _Column(NamedTuple):
+    field: str
+    head: str
+    width: int
+
+    def align(self, text: str) -> str:
+        """Return a cell: numbers to the right, words to the left."""
+        return f" {text:<{self.width - 1}}" if self.field == "method" else f"{text:>{self.width}}"
 
 
-def build_recipe_row(name: str, entry: Recipe | DflashError, choice: LaunchSelection) -> RecipeRow:
+# The most important first: what follows is left out where there is too little room.
+_COLUMNS = (
+    _Column("speed", "tok/s", 10),
+    _Column("fits", "GiB", 5),
+    _Column("size", "size", 8),
+    _Column("method", "method", 7),
+)
+# Names beyond this are shortened before a column is left out.
+_USUAL = 24
+
+
+def build_recipe_row(name: str, entry: Entry, choice: LaunchSelection) -> RecipeRow:
     """Return the row of a recipe as it is selected, or of a file that is not one."""
     if isinstance(entry, DflashError):
-        return RecipeRow(name, Suitability.NO.value, UNKNOWN, UNKNOWN, "does not load")
+        return RecipeRow(Suitability.NO.value, name)
     if choice.probe is None:  # which decides nearly everything, and comes at once
-        return RecipeRow(name, " ", "", "", "")
+        return RecipeRow(" ", name, "", "", "", "")
     try:
-        resolved, tokens, _ = choice.outline(entry)
+        outline = choice.outline(entry)
     except DflashError:
-        return RecipeRow(name, Suitability.NO.value, UNKNOWN, UNKNOWN, "not possible")
-    status, verified = resolved.standing.status.value, choice.verified.get(name)
-    if verified and not verified.failed:
-        status = format_short_badge(verified, resolved.engine.vllm)
-    status += ", synthetic" if resolved.synthetic else ""
-    return RecipeRow(name, choice.suited(entry).suits.value, str(tokens), resolved.engine.vllm, status)
+        return RecipeRow(Suitability.NO.value, name)
+    speed = f"{measured:.0f} here" if (measured := choice.measured.get(name)) else _format_speed(entry, outline)
+    method = outline.resolved.method.value if outline.tokens else "none"
+    return RecipeRow(
+        choice.suited(entry).suits.value, name, speed, _format_need(outline), _format_size(outline), method
+    )
+
+
+def _format_need(outline: LaunchOutline) -> str:
+    """Return the GiB that one request needs with all that is loaded; a bound where the weights are only bounded."""
+    memory = outline.memory
+    if memory is None or not all(share.size for share in memory.shares if share.name == "weights"):
+        return UNKNOWN
+    return f"{'' if memory.knows_weights else '≥'}{(memory.fixed + (memory.kv_needed or 0)) / GIB:.0f}"
+
+
+def _format_size(outline: LaunchOutline) -> str:
+    """Return the size of the models, on disk where they are built here."""
+    if build := outline.resolved.recipe.build:
+        return format_megabytes(build.size_mb)
+    sizes = [model.size_gb for model in list_models(outline.resolved, outline.tokens)]
+    known = sum(size for size in sizes if size)
+    return f"{'' if all(sizes) else '≥'}{known:.0f} GB" if known else UNKNOWN
+
+
+def _format_speed(recipe: Recipe, outline: LaunchOutline) -> str:
+    """Return the tokens per second that are published for this GPU, in brackets those of another set-up on it."""
+    resolved = outline.resolved
+    here = recipe.hardware.get(resolved.hardware)
+    if here is None or not any(figures.tok_s for figures in here.expected):
+        return UNKNOWN
+    bands = resolution.list_expected(resolved, resolved.method, resolved.mode, outline.tokens)
+    for band in bands:
+        if band.tok_s:
+            low, high = (f"{value:.0f}" for value in band.tok_s)
+            text = low if low == high else f"{low}–{high}"
+            return f"({text})" if band.set_up else text
+    return UNKNOWN
 
 
 def render_recipe_rows(rows: Sequence[RecipeRow], width: int) -> tuple[Content, list[Content]]:
-    """Return the head of the table and its rows, in `width` cells.
-
-    The names come first, then the status, how many tokens are drafted, and the release. Where the status does not fit
-    beside the longest name, longer ones than usual cover the columns beside them.
-    """
+    """Return the head of the table and its rows, in `width` cells; no two names are shortened to the same."""
     if not rows:
         return Content(""), []
-    room = max(0, width - 2)  # beside the mark
-    lengths = [len(_HEAD.name), *(len(row.name) for row in rows)]
-    status = max([len(_HEAD.status), *(len(row.status) for row in rows)])
-    usual = max(length for length in lengths if length <= _USUAL)
-    name = max(lengths) if max(lengths) + status + 1 <= room else usual
-    left = room - name - status - 1
-    tokens, vllm = left >= _TOKENS, left >= _TOKENS + _VLLM
-    before = max(0, room - status - 1) if left < 0 else name
-    covered = before + tokens * _TOKENS + vllm * _VLLM
+    longest = max(len(row.name) for row in rows)
+    left, columns = width - 2 - min(longest, _USUAL), list[_Column]()
+    for column in _COLUMNS:
+        if column.width > left:
+            break
+        columns.append(column)
+        left -= column.width
+    room = max(1, width - 2 - sum(column.width for column in columns))
     names = shorten_names([row.name for row in rows], room)
-
-    def render(row: RecipeRow, label: str) -> Content:
-        cells = [f"{row.mark} {label:{before}}"]
-        if len(label) <= before:
-            cells += [f"{row.tokens:>{_TOKENS}}"] if tokens else []
-            cells += [f"{row.vllm:>{_VLLM}}"] if vllm else []
-        cells += [f"{'':{covered - max(before, len(label))}} {row.status}"] if before < len(label) <= covered else []
-        cells += [f" {row.status}"] if len(label) <= before else []
-        return Content("".join(cells))
-
-    return render(_HEAD, _HEAD.name), [render(row, names[row.name]) for row in rows]
-
-
-_MARKS = {True: "✓", False: "✗", None: " "}
-
-
-def fits_place(catalogue: Catalogue, pair: CataloguePair, place: Place) -> bool | None:
-    """Return whether a precision of the pair's target fits; None where the machine or all sizes are not known."""
-    has_size = any(
-        catalogues.estimate_need(catalogue, pair, variant) for variant in catalogue.targets[pair.target].variants
-    )
-    if place.budget is None or not has_size:
-        return None
-    return any(catalogues.list_fitting_models(catalogue, pair, place.budget))
-
-
-def build_pair_rows(pairs: Iterable[CataloguePair], place: Place) -> list[RecipeRow]:
-    """Return the rows of pairs: whether each fits, drafts, the first release that runs it, and who published it."""
-    catalogue = catalogues.load_catalogue()
-    return [_build_pair_row(catalogue, pair, place) for pair in pairs]
-
-
-def _build_pair_row(catalogue: Catalogue, pair: CataloguePair, place: Place) -> RecipeRow:
-    tokens = UNKNOWN if pair.tokens is None else str(pair.tokens)
-    release, source = recipe_text.format_release(pair), recipe_text.format_source(pair)
-    return RecipeRow(pair.id, _MARKS[fits_place(catalogue, pair, place)], tokens, release, source)
-
-
-def render_catalogue_pair(pair: CataloguePair, place: Place, width: int) -> Content:
-    """Return what is known of a pair, in rows of `width` cells, and what enter does with it."""
-    catalogue = catalogues.load_catalogue()
-    model = catalogues.choose_model(catalogue, pair, place.budget)
-    does = "makes it a recipe of yours" if model else "does nothing: no repository of its target is known"
-    rows = [Content.assemble((pair.id, "bold"), (" from the catalogue, published by others", MUTED))]
-    rows += [Content.assemble(("enter ", "bold $primary"), does), Content("")]
-    facts = list(recipe_text.list_pair_facts(catalogue, pair, place))
-    column = max(len(name) for name, _ in facts) + 1
-    rows += [render_hung((f"{name:{column}}", MUTED), text, width) for name, text in facts]
-    return Content("\n").join(rows)
+    cells = min(room, longest)
+    head = "".join(column.align(column.head) for column in columns)
+    lines = [
+        f"{row.mark} {names[row.name]:<{cells}}"
+        + "".join(column.align(getattr(row, column.field)) for column in columns)
+        for row in rows
+    ]
+    return Content(f"  {'recipe':<{cells}}{head}"[:width]), [Content(line[:width].rstrip()) for line in lines]

@@ -79,8 +79,8 @@ def test_it_says_by_what_it_came():
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert "× the published setting's tok/s" in head[0]
     assert "Answers alike: yes" in head[1]
-    assert "vllm 0.32.0, GPU, driver 580" in head[2]
-    assert all("boots)" in line for line in head[3:])
+    assert "vllm 0.32.0, GPU, driver 580" in head[3]
+    assert all("boots)" in line for line in head[4:])
     path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     (figures,) = recipe_loader.load_recipe(path).hardware[planned.plan.hardware].expected
     assert figures.runs == sum(boot.arm == 1 for boot in progress.boots)

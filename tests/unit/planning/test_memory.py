@@ -118,6 +118,13 @@ def test_the_head_of_a_target_has_a_kv_cache():
     assert (drafting.kv_needed or 0) > (plain.kv_needed or 0) > 0
 
 
+def test_a_quantization_on_the_command_line_is_counted():
+    """The weights of the layers take half in FP8, the embeddings what they took."""
+    plain, halved = (share(made(quantization=name), "weights") for name in (None, "fp8"))
+    embeddings = 2 * 2 * 262_144 * 2816
+    assert halved == pytest.approx(embeddings + (plain - embeddings) / 2, rel=0.05)
+
+
 def test_two_batches_are_under_way_from_0_26_on():
     old, new = (made(vllm=vllm, max_num_batched_tokens=2048).kv_needed for vllm in ("0.25.1", "0.26.0"))
     assert old is not None
