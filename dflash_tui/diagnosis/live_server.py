@@ -13,6 +13,7 @@ import msgspec
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.diagnosis.explanation import Explanation, explain_alarms
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged
 from dflash_tui.monitoring import observer, recording
@@ -186,3 +187,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
+
+
+register_type(_Models)
