@@ -122,8 +122,7 @@ def test_a_closed_or_full_stream_is_no_traceback(closing):
 @pytest.mark.parametrize("buffered", ["", "1"])
 def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(buffered):
     """Whether Python writes it at once or when it ends, and also where the error is what cannot be written."""
-    words = "recipes --json"
-    script = f"{sys.executable} -m dflash_tui {words} >/dev/full"
+    script = f"{sys.executable} -m dflash_tui recipes --json >/dev/full"
     env = os.environ | {"PYTHONUNBUFFERED": buffered}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=env)
     assert done.returncode in {1, 2}

@@ -28,6 +28,22 @@ _ANSWER_SHARE = 4
 # Characters of an answer that are kept and shown; what comes after is counted only.
 LONGEST_ANSWER = 1 << 18
 _MOST_TOOL_CALLS = 16
+_COUNT = "Count from one to thirty in words, with commas."
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+_NEEDLE = "heliotrope-4711"
+_LINE = "Note {}: shelf {} holds {} jars of blue paint.\n"
+# Of the context that the long prompt takes, in tokens at most, and characters that a token has at least in most texts.
+_SHARE, _LONGEST, _UNKNOWN, _PER_TOKEN = 0.7, 24_000, 4_000, 3
+_TRIES = 6
+# A published acceptance length is of other prompts than ours; less than this share of the least is too little.
+_ENOUGH = 0.85
 
 
 class Part(StrEnum):
@@ -149,24 +165,6 @@ class Conversation:
 def _make_sendable(text: str) -> str:
     """Return `text` with ? for bytes that were no characters where it was typed or piped, which JSON cannot hold."""
     return text.encode(errors="replace").decode()
-
-
-_COUNT = "Count from one to thirty in words, with commas."
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-_NEEDLE = "heliotrope-4711"
-_LINE = "Note {}: shelf {} holds {} jars of blue paint.\n"
-# Of the context that the long prompt takes, in tokens at most, and characters that a token has at least in most texts.
-_SHARE, _LONGEST, _UNKNOWN, _PER_TOKEN = 0.7, 24_000, 4_000, 3
-_TRIES = 6
-# A published acceptance length is of other prompts than ours; less than this share of the least is too little.
-_ENOUGH = 0.85
 
 
 def _passed(name: str, detail: str) -> FunctionalCheck:

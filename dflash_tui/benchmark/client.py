@@ -46,6 +46,14 @@ _PROBE = Prompt(PROBE, "Say hello.", 1)
 # Each chunk says how many tokens there are by then, so that those without a text are timed, too.
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 AnswerSink = Callable[[RequestDone, Answer, tuple[ArrivalMark, ...]], None]
+# The likeliest tokens that are asked for at each position.
+_CANDIDATES = 5
+# The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
+MOST_POSITIONS = 1024
+_SCORE_READING = 1800.0
+_ID_PREFIX = "token_id:"
+Scores = Mapping[int, float]
+"""The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
 
 
 def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
@@ -300,16 +308,6 @@ async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scr
     if (scrape := reader.result()) is None:
         raise bounded_http.BadResponse("/metrics has no counter of a vLLM server")
     return scrape
-
-
-# The likeliest tokens that are asked for at each position.
-_CANDIDATES = 5
-# The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
-MOST_POSITIONS = 1024
-_SCORE_READING = 1800.0
-_ID_PREFIX = "token_id:"
-Scores = Mapping[int, float]
-"""The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
 
 
 class _Score(msgspec.Struct):

@@ -12,6 +12,13 @@ import msgspec
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ExpectedFigures
 
+# What may be asked for, by options as by the file of an experiment: a boot that sends more would never end.
+MOST_ROUNDS, MOST_SCALE = 100_000, 100.0
+# vLLM takes no larger ones.
+MOST_SEED, MOST_TEMPERATURE = (1 << 31) - 1, 2.0
+_FAST = "FlashInfer"
+GREEDY = "none, greedy"
+
 
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt, how many tokens its answer may have, and how often a round sends it.
@@ -63,14 +70,6 @@ def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = Fals
     parts: tuple[object, ...] = (sent, in_order) if all(more) else (sent, in_order, more)
     parts += ([prompt.follows for prompt in prompts],) if any(prompt.follows for prompt in prompts) else ()
     return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels)
-
-
-# What may be asked for, by options as by the file of an experiment: a boot that sends more would never end.
-MOST_ROUNDS, MOST_SCALE = 100_000, 100.0
-# vLLM takes no larger ones.
-MOST_SEED, MOST_TEMPERATURE = (1 << 31) - 1, 2.0
-_FAST = "FlashInfer"
-GREEDY = "none, greedy"
 
 
 def name_sampling(temperature: float | None, top_p: float | None, top_k: int | None) -> str:

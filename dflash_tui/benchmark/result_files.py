@@ -23,6 +23,10 @@ from dflash_tui.events import Amount, RequestDone, Whole
 
 _MILLISECONDS = 1000.0
 _VLLM_PERCENTILES = (50, 90, 95, 99)
+SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
+_NAME = 200
+_OURS = "dflash-tui "
+_Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
 class LoadLevel(NamedTuple):
@@ -112,12 +116,6 @@ def _count_drafts(good: Iterable[RequestDone]) -> dict[str, Any]:
 
 def _rate(amount: float, seconds: float) -> float:
     return amount / seconds if seconds else 0.0
-
-
-SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
-_NAME = 200
-_OURS = "dflash-tui "
-_Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
 class ImportedMeasurement(msgspec.Struct, frozen=True):

@@ -13,11 +13,12 @@ import msgspec
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.diagnosis.explanation import Explanation, explain_alarms
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.monitoring.foreign_server import ForeignServer
-from dflash_tui.run_state.alarms import Alarm, find_alarms, find_log_alarms
+from dflash_tui.run_state.alarms import Alarm, find_alarms, find_all_alarms, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -35,7 +36,7 @@ def explain_run(run: Run, state: RunState) -> Explanation:
     """
     if state.exit is None and not isinstance(run, recording.Recording) and server_process.is_alive(run):
         state = asyncio.run(_watch_run(run))
-        alarms, status = find_alarms(state, time.time()), f"is {state.status}"
+        alarms, status = find_all_alarms(state, time.time()), f"is {state.status}"
     else:
         alarms, status = _collect_alarms(recording.open_recording(run).events(), state), "was stopped"
     explanation = explain_alarms(alarms, state, f"{run.id} {status}, and nothing shows that it is slow or wrong")
@@ -87,7 +88,7 @@ def explain_url(url: str) -> Explanation:
     if not state.readings:
         return asyncio.run(_explain_other(server, state.health_detail))
     well = f"{server.url} answers, and nothing shows that it is slow or wrong"
-    explanation = explain_alarms(find_alarms(state, time.time()), state, well)
+    explanation = explain_alarms(find_all_alarms(state, time.time()), state, well)
     finished = pluralize(round(state.readings[-1].counters.finished), "request")
     notes = (f"{server.identity.model or 'its model is not told'}: by its counters since its start ({finished}) and "
              f"the last {WINDOW:.0f} s; for more {_LOG_HINT}",)  # fmt: skip
@@ -186,3 +187,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
+
+
+register_type(_Models)

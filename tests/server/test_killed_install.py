@@ -174,6 +174,7 @@ def complete(engine: Engine) -> None:
     assert listed > 20_000
 
 
+@pytest.mark.long
 def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkeypatch):
     """The half-made folder is no engine and is named; the next install makes one of it, the uv of the first ended."""
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)

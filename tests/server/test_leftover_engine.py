@@ -22,14 +22,12 @@ from tests.support.fake_runs import free_port, made
 from tests.support.process_search import read_command_line
 from tests.support.waiting import wait_until
 
-# A front end that binds its port, listens where it is told to, and forks an engine as vLLM calls it.
+# A front end that listens on its port, and forks an engine as vLLM calls it.
 _SERVER = """\
 import os, socket, sys, time
-port, listens = int(sys.argv[2]), sys.argv[3] == "listens"
 held = socket.socket()
-held.bind(("127.0.0.1", port))
-if listens:
-    held.listen()
+held.bind(("127.0.0.1", int(sys.argv[2])))
+held.listen()
 held.set_inheritable(sys.argv[3] != "spawns")
 if os.fork() == 0:
     os.execv(sys.executable, ["VLLM::EngineCore", "-c", "import time; time.sleep(600)"])

@@ -10,7 +10,6 @@ import uv
 
 from dflash_tui.engines import uv_process
 from dflash_tui.planning.recipes.recipe import EngineSpec
-from dflash_tui.planning.releases import Release
 
 PYTHON = (3, 12)
 MACHINES = ("x86_64", "aarch64")
@@ -43,7 +42,7 @@ class _Lock(msgspec.Struct, frozen=True):
 
 
 def resolve(
-    spec: EngineSpec | Release, machine: str, wheel_folder: Path | None = None, *, env: dict[str, str] | None = None
+    spec: EngineSpec, machine: str, wheel_folder: Path | None = None, *, env: dict[str, str] | None = None
 ) -> dict[str, Package]:
     """Return what `spec` resolves to by name, wheels only: nobody has to have a compiler.
 

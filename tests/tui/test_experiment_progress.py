@@ -1,7 +1,5 @@
 """What the screen of a running A/B says before anything is over: the rest by history, what is measured, the speeds."""
 
-import math
-
 import pytest
 from msgspec.structs import replace
 
@@ -10,7 +8,6 @@ from dflash_tui.experiments.design import BootBegan, RequestMeasured
 from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.tui.render.experiment import (
     Outlook,
-    build_speed_lines,
     describe_stage,
     list_speeds,
     render_left,
@@ -69,17 +66,6 @@ def test_a_boot_that_is_over_counts_before_what_was(snapshot):
 def test_what_is_measured_now_is_said(stage, requests, snapshot):
     events = [RequestMeasured(BASE, 0, stage, a_request("Code", 0, 10.0, 3.0))] * requests if stage else []
     assert describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot
-
-
-def test_a_request_is_drawn_over_the_time_that_it_took():
-    """Between requests, as in a start, nothing is drawn; nor is what failed."""
-    done = replace(a_request("Code", 0, 10.0, 3.0), at=BASE - 20, total=20.0)
-    failed = replace(done, at=BASE, error="HTTP 500")
-    progress = standing(BootBegan(BASE - 100, 0, 0, "run"))
-    (one, other), span = build_speed_lines(progress, list_speeds(progress, [done, failed]), BASE, 100)
-    drawn = [place for place, value in enumerate(one.values) if not math.isnan(value)]
-    assert (span, drawn[0], drawn[-1], len(drawn)) == (100.0, 60, 80, 21)
-    assert all(map(math.isnan, other.values))
 
 
 def test_kinds_that_are_still_to_come_have_their_row():

@@ -55,9 +55,8 @@ def want(panel: DflashApp, recipe: Recipe) -> None:
 
 
 async def test_a_launch_is_asked_about_once(recipe, launches):
-    size = (80, 24)
     panel = app({"fake": recipe})
-    async with panel.run_test(size=size) as pilot:
+    async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: isinstance(panel.screen, LaunchScreen))
         await shows(pilot, "i details and the command")
         for key in ("n", "escape", "y"):

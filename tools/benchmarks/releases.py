@@ -21,7 +21,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from dflash_tui.planning import releases
-from dflash_tui.planning.releases import Release
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from tests.support.uv_resolution import GLIBC, MACHINES, PYTHON, Package, Wheel, resolve
 
 BYTE_CODE = 1.29
@@ -69,7 +69,7 @@ def size(url: str) -> tuple[int, int]:
         return total, sum(-(-each // BLOCK) * BLOCK for each in sizes)
 
 
-def sizes(version: str, release: Release) -> None:
+def sizes(version: str, release: EngineSpec) -> None:
     wheels = [chosen(package) for package in resolve(release, "x86_64").values()]
     with ThreadPoolExecutor(8) as pool:
         found = list(zip(pool.map(size, (wheel.url for wheel in wheels)), wheels, strict=True))
@@ -83,7 +83,7 @@ def uploaded(package: Package) -> datetime:
     return max(wheel.upload_time for wheel in package.wheels)
 
 
-def dates(version: str, release: Release) -> None:
+def dates(version: str, release: EngineSpec) -> None:
     for machine in MACHINES:
         try:
             packages = resolve(release, machine)

@@ -70,16 +70,7 @@ def engine_for_release(vllm: str) -> EngineSpec:
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
     if vllm not in table:
         raise UsageError(f"vLLM {vllm} is not in the table of releases", hint=f"available: {', '.join(table)}")
-    release = table[vllm]
-    return EngineSpec(
-        vllm=vllm,
-        packages=release.packages,
-        download_mb=release.download_mb,
-        disk_mb=release.disk_mb,
-        overrides=release.overrides,
-        exclude_newer=release.exclude_newer,
-        driver=release.driver,
-    )
+    return table[vllm]
 
 
 def list_shipped_files() -> dict[str, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -20,18 +19,16 @@ from dflash_tui.common.formatting import (
     truncate_middle,
 )
 from dflash_tui.events import RequestDone
-from dflash_tui.experiments.analysis.measures import median_speed
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, TuneOutcome
+from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, RoundBegan
 from dflash_tui.experiments.progress import Progress, estimate_left
 from dflash_tui.experiments.tune_schedule import is_faster
 from dflash_tui.monitoring.startup_history import RecordedStart
-from dflash_tui.presentation import experiment_text, verdict_text
+from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import (
     arm_letter,
     arm_mark,
-    build_arms_table,
     count_requests,
     describe_certainty,
     describe_variation,
@@ -40,7 +37,6 @@ from dflash_tui.presentation.experiment_report import (
 from dflash_tui.presentation.experiment_text import STAGES, CandidateRow
 from dflash_tui.presentation.report import Bar, Bars, Note, Part, Span, lay_out
 from dflash_tui.tui.widgets.basic import MUTED, join_fitting
-from dflash_tui.tui.widgets.chart import ChartLine
 
 STATUS = {
     "running": ("◐", "$warning"),
@@ -124,14 +120,7 @@ def measure_running(progress: Progress, now: float) -> float:
 
 
 def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
-    """Return the order of an experiment with a mark for each boot, and below it the boots around the current one.
-
-    Args:
-        progress: how far it is.
-        now: the time, in seconds since the epoch.
-        width: of the lines.
-        rows: how many boots are listed at most.
-    """
+    """Return the order of an experiment with a mark for each boot, and below it the boots around the current one."""
     design, over = progress.design, {boot.number: boot for boot in progress.boots}
     current = progress.current
     here = current.number if current else progress.next[0] if progress.next else len(design.order) - 1
@@ -152,8 +141,8 @@ def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Co
 def _render_boot(progress: Progress, number: int, boot: Boot | None, now: float, width: int) -> Content:
     design, current = progress.design, progress.current
     arm = design.order[number]
-    longest = max(_name_length(design, place) for place in range(len(design.arms)))
-    pad = " " * (longest - _name_length(design, arm) + 2)
+    lengths = [len(name_arm(design, place, 16)) for place in range(len(design.arms))]
+    pad = " " * (max(lengths) - lengths[arm] + 2)
     head = Content.assemble((f"{number + 1:>3}  ", MUTED), render_arm_name(design, arm, 16), pad)
     tried = sum(attempt.number == number for attempt in progress.tries)
     again = f", attempt {tried + 1}" if tried else ""
@@ -173,20 +162,6 @@ def _render_boot(progress: Progress, number: int, boot: Boot | None, now: float,
         mark = ("◐ ", "$warning") if progress.driven else ("! ", "$error")
         return head + Content.assemble(mark, (truncate(text, room), "bold"))
     return head + Content.assemble(("· ", MUTED), ("to come" + again, MUTED))
-
-
-def _name_length(design: Design, arm: int) -> int:
-    return len(name_arm(design, arm, 16))
-
-
-def render_arms(design: Design, boots: Sequence[Boot], width: int) -> Content:
-    """Return a row per arm: medians of its boots, and half their range where there are several."""
-    return to_content([build_arms_table(design, boots)], width)
-
-
-def render_headline(report: ExperimentReport, comparison: Comparison, width: int) -> Content:
-    """Return the mark and the sentence of a verdict."""
-    return to_content(verdict_text.list_answer(report, comparison)[:1], width)
 
 
 _SERIES = ("$series-a", "$series-b", "$series-c")
@@ -210,22 +185,20 @@ def arm_color(arm: int) -> str:
     return _SERIES[arm % len(_SERIES)]
 
 
-def style_of(name: str) -> str:
-    """Return the style of a span of a report."""
+def _find_style(name: str) -> str:
     return arm_color(int(name.removeprefix("arm "))) if name.startswith("arm ") else _STYLES.get(name, "")
 
 
 def to_content(parts: Iterable[Part], width: int) -> Content:
     """Return parts below each other, each in lines of at most `width` cells."""
     return Content("\n").join(
-        Content.assemble(*((span.text, style_of(span.style)) for span in line))
+        Content.assemble(*((span.text, _find_style(span.style)) for span in line))
         for part in parts
         for line in lay_out(part, width)
     )
 
 
 _ROOMY = 100
-_LEAST_SPAN = 60.0
 # Of seconds that are left while a boot goes on: fewer say that what was known of it is used up.
 _LEAST_LEFT = 1.0
 # Under these names a boot shows requests that do not count.
@@ -351,15 +324,7 @@ def render_budget(progress: Progress, parts: Sequence[str], now: float, width: i
 def render_prompts(
     progress: Progress, speeds: Sequence[MeasuredSpeed], kinds: Sequence[str], width: int, rows: int
 ) -> Content:
-    """Return the median tok/s of each kind of prompt and each arm until now, as bars on one scale.
-
-    Args:
-        progress: how far it is.
-        speeds: the requests that count.
-        kinds: the kinds of prompts that are going to be measured, those of `speeds` besides.
-        width: of the lines.
-        rows: how many lines at most.
-    """
+    """Return the median tok/s of each kind of prompt and each arm until now, as bars on one scale."""
     by_kind: dict[str, dict[int, list[float]]] = {kind: {} for kind in kinds}
     for arm, done in speeds:
         kind = done.kind + (f" ×{done.streams}" if done.streams != 1 else "")
@@ -393,41 +358,6 @@ def _count(requests: int) -> str:
     return pluralize(requests, "request") if requests else ""
 
 
-def build_speed_lines(
-    progress: Progress, speeds: Sequence[MeasuredSpeed], now: float, columns: int
-) -> tuple[list[ChartLine], float]:
-    """Return the tok/s of the requests over the time that they took, a line for each arm, and the seconds covered."""
-    began = [boot.began for boot in progress.boots if boot.began]
-    began += [progress.current.began] if progress.current else []
-    end = now if progress.driven else max((speed.request.at for speed in speeds), default=now)
-    span = max(_LEAST_SPAN, end - min(began, default=end))
-    lines = []
-    for arm in range(len(progress.design.arms)):
-        values = [math.nan] * columns
-        for _, done in (speed for speed in speeds if speed.arm == arm):
-            first, last = (int((at - end + span) / span * columns) for at in (done.at - (done.total or 0.0), done.at))
-            for place in range(max(0, first), min(columns - 1, last) + 1):
-                values[place] = done.decode_tok_s or 0.0
-        lines.append(ChartLine(values, arm_color(arm).lstrip("$"), name_arm(progress.design, arm, 16)))
-    return lines, span
-
-
-def build_search_lines(progress: Progress) -> tuple[list[ChartLine], list[str]]:
-    """Return the median tok/s of each boot of a tune and the best until then, and the numbers of the boots."""
-    speeds = [
-        (boot.number + 1, math.nan if (speed := median_speed(boot)) is None else speed) for boot in progress.boots
-    ]
-    best, highest = [], math.nan
-    for _, speed in speeds:
-        highest = speed if math.isnan(highest) else highest if math.isnan(speed) else max(highest, speed)
-        best.append(highest)
-    lines = [
-        ChartLine([speed for _, speed in speeds], "series-a", "this boot"),
-        ChartLine(best, "series-dim", "fastest boot so far"),
-    ]
-    return lines, [str(number) for number, _ in speeds]
-
-
 _MARKS = {
     "ahead": ("▲", "$success"),
     "in the field": ("●", "$primary"),
@@ -442,13 +372,7 @@ _FIGURES, _WORD = 25, 13
 
 
 def render_rounds(progress: Progress, width: int, rows: int) -> Content:
-    """Return a line for each thing that was varied: how many settings competed from round to round, and the best.
-
-    Args:
-        progress: how far it is.
-        width: of the lines.
-        rows: how many lines at most, the latest last.
-    """
+    """Return a line for each thing that was varied: how many settings competed from round to round, and the best."""
     stages = [
         list(search_round) for _, search_round in groupby(progress.rounds, key=lambda search_round: search_round.key)
     ]
@@ -485,13 +409,7 @@ def _join_names(names: Sequence[str], room: int) -> str:
 
 
 def render_field(progress: Progress, width: int, rows: int) -> Content:
-    """Return a line for each setting: bar and tok/s, boots, how it stands; those that count first, the rest counted.
-
-    Args:
-        progress: how far it is.
-        width: of the lines.
-        rows: how many lines at most.
-    """
+    """Return a line for each setting: bar and tok/s, boots, how it stands; those that count first, the rest counted."""
     candidates = experiment_text.list_candidates(progress)
     most = max((candidate.tok_s for candidate in candidates if candidate.tok_s), default=0.0)
     ranked = sorted(candidates, key=lambda candidate: (_PLACES.index(candidate.standing), candidate.arm != 0))

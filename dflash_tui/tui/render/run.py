@@ -74,19 +74,7 @@ def render_status(
     endpoint: Endpoint | None = None,
     host: str = "",
 ) -> Content:
-    """Return the status line in `width` cells: the most important first, and what has no room is left out.
-
-    Args:
-        plan: What is prepared or was launched; None without a run.
-        run: The run, once it was launched.
-        state: The state of the run.
-        error: Why it could not be prepared, launched or watched.
-        now: The present time, in seconds since the epoch.
-        frozen: Whether the display is frozen.
-        width: The cells of the line.
-        endpoint: Where it answers, if it does.
-        host: What the user's own machine calls this one; empty where that is this one.
-    """
+    """Return the status line in `width` cells: the most important first, and what has no room is left out."""
     if plan is None:
         idle = Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  1 chooses a recipe")
         return join_fitting([idle, Content(", r an earlier run")], width)

@@ -25,7 +25,7 @@ from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
+from dflash_tui.presentation.experiment_report import build_arms_table, name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
@@ -33,13 +33,10 @@ from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask_trust
 from dflash_tui.tui.render.experiment import (
     UNCOUNTED,
     Outlook,
-    build_search_lines,
-    build_speed_lines,
     describe_stage,
     list_boot_stages,
     list_outcome_notes,
     list_speeds,
-    render_arms,
     render_field,
     render_left,
     render_progress,
@@ -63,7 +60,6 @@ from dflash_tui.tui.widgets.basic import (
     once_composed,
     while_open,
 )
-from dflash_tui.tui.widgets.chart import Chart
 
 _EVERY = 1.0
 _TALL = 30
@@ -125,7 +121,6 @@ class ExperimentScreen(SizedScreen[None]):
                 yield Requests(Content.assemble(("none yet", MUTED)))
             with Vertical(id="prompts", classes="pane"):
                 yield Display(id="by-prompt")
-        yield Chart("tok/s of each request", top=1, nothing="no request that counts has been answered yet", id="speeds")
         with Vertical(id="measured", classes="pane"):
             yield Display(id="arms")
         yield Display(id="left-over")
@@ -204,11 +199,11 @@ class ExperimentScreen(SizedScreen[None]):
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = titles
         self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
         self.query_one("#order", Display).show(render_timeline(progress, now, width, self._room(_ROWS)))
-        self.query_one("#arms", Display).show(render_arms(design, progress.boots, width))
+        self.query_one("#arms", Display).show(to_content([build_arms_table(design, progress.boots)], width))
         left = render_left(progress, self.outlook, now, self.size.width - 2)
         self.query_one("#left-over", Display).show(left)
         self._draw_boot(view, now)
-        self._draw_speeds(view, now)
+        self._draw_prompts(view)
 
     def _draw_tune(self, view: ExperimentView, outcome: TuneOutcome, now: float, width: int) -> None:
         """Show the rounds of a tune, the settings, and in place of a boot what it has found once it is over."""
@@ -223,10 +218,6 @@ class ExperimentScreen(SizedScreen[None]):
         self.query_one("#arms", Display).show(render_field(progress, width, self._room(_SETTINGS)))
         left = render_tune_remaining(progress, outcome, now, self.size.width - 2)
         self.query_one("#left-over", Display).show(left)
-        chart = self.query_one("#speeds", Chart)
-        lines, labels = build_search_lines(progress)
-        chart.title = "median tok/s by boot"
-        chart.show(lines, 0, labels=labels)
         if findings:
             self.query_one("#boot").border_title = "found"
             self.query_one(Requests).display = False
@@ -249,19 +240,16 @@ class ExperimentScreen(SizedScreen[None]):
         boots, now = (self.query_one(name).size.height for name in ("#boots", "#now"))
         return max(1, min(most, boots + now - 1 - lines_below)) if now else most
 
-    def _draw_speeds(self, view: ExperimentView, now: float) -> None:
-        """Show what was measured until now: by prompt, and request by request."""
+    def _draw_prompts(self, view: ExperimentView) -> None:
+        """Show what was measured until now by prompt."""
         progress, kinds = view.progress, self.outlook.kinds if self.outlook else ()
         counting = [done for done in view.requests if done.kind not in UNCOUNTED]
         speeds = list_speeds(progress, counting)
-        pane, chart = self.query_one("#prompts"), self.query_one("#speeds", Chart)
-        until = "" if progress.finished else " until now"
-        pane.border_title, chart.title = f"by prompt: median tok/s{until}", "tok/s of each request"
+        pane = self.query_one("#prompts")
+        pane.border_title = f"by prompt: median tok/s{'' if progress.finished else ' until now'}"
         width, height = pane.scrollable_content_region.size
         speeds_by_prompt = render_prompts(progress, speeds, kinds, width, max(1, height))
         self.query_one("#by-prompt", Display).show(speeds_by_prompt)
-        if chart.size.width:
-            chart.show(*build_speed_lines(progress, speeds, now, chart.columns))
 
     def _draw_boot(self, view: ExperimentView, now: float) -> None:
         pane, start, requests = self.query_one("#boot"), self.query_one("#start", Display), self.query_one(Requests)

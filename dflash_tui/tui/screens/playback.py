@@ -25,9 +25,10 @@ from dflash_tui.experiments.analysis.measures import select_measured_boots
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.monitoring.recording import PlaybackClock
+from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
 from dflash_tui.presentation.report import format_factor
-from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_headline, render_report_head
+from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_report_head, to_content
 from dflash_tui.tui.widgets.basic import (
     HELP_KEY,
     MUTED,
@@ -187,7 +188,9 @@ class PlaybackScreen(SizedScreen[None]):
             self.query_one(f"#figures-{side}", Display).show(self._render_figures(answer, at, cells))
         self.query_one("#ratio", Display).show(self._render_ratio(at, width))
         cells = self.query_one("#found").content_region.width
-        self.query_one("#foot", Display).show(render_headline(self.report, self.comparison, cells))
+        self.query_one("#foot", Display).show(
+            to_content(verdict_text.list_answer(self.report, self.comparison)[:1], cells)
+        )
 
     def _render_clock(self, width: int) -> Content:
         key, clock = self.pair.key, self.clock

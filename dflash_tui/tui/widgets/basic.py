@@ -140,12 +140,7 @@ def render_error(what: str, evidence: str, do: str) -> Content:
 
 
 def list_broken_options(broken: Mapping[str, str], width: int) -> list[Option]:
-    """Return a row of `width` cells for each thing of a list that cannot be used, with the reason; none can be chosen.
-
-    Args:
-        broken: name -> reason.
-        width: the cells of a row.
-    """
+    """Return a row of `width` cells for each thing that cannot be used, with the reason; none can be chosen."""
     rows = (f"{name}  {reason}" for name, reason in broken.items())
     return [Option(Content.assemble(("✗ ", "$error"), truncate(row, width - 2)), disabled=True) for row in rows]
 

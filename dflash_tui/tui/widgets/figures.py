@@ -89,14 +89,7 @@ def build_speed(state: RunState, now: float) -> Tile:
 def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
     """Return two rows of figures of the last ten seconds, else of the window.
 
-    A server that does not answer or has exited has no current figures.
-
-    Args:
-        state: The state of the run.
-        plan: What was launched, for the published figures of the pair.
-        tokens: How many tokens are drafted per step.
-        now: The present time, in seconds since the epoch.
-        span: The seconds of the window.
+    `tokens` are drafted per step, `span` is the window in seconds. A server that is silent has no current figures.
     """
     last = state.readings.latest(now, MAX_GAP) if state.exit is None else None
     recent = state.window(RECENT, now) if last else None

@@ -81,10 +81,6 @@ class RunView(Vertical):
     """Shows one run, fed by `take`; it draws at most once a second, the log four times.
 
     Class `-starting`, `-live` or `-idle` is the stage, `-failed` adds the failure, `-log` leaves only the log.
-
-    Args:
-        now: The clock.
-        source: What the run is shown from.
     """
 
     plan: Plan | None

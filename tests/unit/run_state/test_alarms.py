@@ -24,7 +24,7 @@ from dflash_tui.events import (
     Stopping,
     Suspended,
 )
-from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_alarms
+from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_alarms, find_all_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.log_formats import NO_FP4
@@ -453,6 +453,14 @@ def test_kernels_that_are_compiled_long_after_the_start():
     assert raised(folded(*lines, LogLine(400.0, line.format("late"))), 401.0)["compiled"].evidence.endswith(
         "k300, late"
     )
+
+
+@pytest.mark.parametrize(("preempted", "is_raised"), [(60.0, True), (3.0, False)])
+def test_preemptions_before_are_named_to_who_asks(preempted, is_raised):
+    """The panel shows those of the last five minutes only."""
+    state = folded(*resting(counters(990.0, finished=100.0, preemptions=preempted), 0, 20))
+    assert "preemptions" not in raised(state, 15.0)
+    assert ("preemptions" in {alarm.kind for alarm in find_all_alarms(state, 15.0)}) is is_raised
 
 
 def test_a_sampler_that_left_the_fast_path():

@@ -117,9 +117,8 @@ def test_a_bare_log_states_what_its_drafts_were_worth():
 
 def test_what_is_no_number_is_no_figure():
     """A server may write anything where a figure stands."""
-    figure = "1.2.3"
-    events = log(f"Model loading took {figure} GiB and 1 seconds", "Application startup complete.")
-    assert any(figure[:3] in getattr(event, "text", "") for event in events)
+    events = log("Model loading took 1.2.3 GiB and 1 seconds", "Application startup complete.")
+    assert any("1.2" in getattr(event, "text", "") for event in events)
 
 
 @pytest.mark.timeout(60)
