@@ -37,11 +37,7 @@ _MOST_NAMES = 1000
 
 
 def check_name(name: str) -> str:
-    """Return `name`.
-
-    Raises:
-        UsageError: no recipe of the user's can be called so.
-    """
+    """Return `name`; raise UsageError where no recipe of the user's can have it."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
         raise UsageError(f"'{name}' is not a valid recipe name", hint="use lower case letters, digits, . _ and -")
     return name
@@ -59,11 +55,7 @@ def refuse_shipped_name(name: str, hint: str) -> None:
 
 
 def refuse_name(name: str, *, replace: bool = False) -> None:
-    """Return when a recipe of the user's may be written under this name.
-
-    Raises:
-        UsageError: the name is none, or one is there and not to be replaced.
-    """
+    """Raise UsageError where no recipe of the user's may be written under this name."""
     path = own_recipe_file(check_name(name))
     if path.exists() and not replace:
         raise UsageError(f"{path} already exists", hint=f"edit it, or print it with dflash-tui recipes show {name}")
@@ -73,9 +65,6 @@ def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = Fa
     """Write a recipe into the user's folder, and return its path.
 
     The JSON `schema` of recipes is put beside it and named in its first line, for editors.
-
-    Raises:
-        UsageError: the name is none, or one is there.
     """
     refuse_name(name, replace=replace)
     path = own_recipe_file(name)
@@ -194,12 +183,7 @@ _CPU_RECIPE = "demo-cpu"
 async def derive_from_models(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
-
-    Raises:
-        UsageError: they cannot be served together, or what is needed for it is not known.
-        DflashError: a model cannot be read.
-    """
+    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`."""
     for name in filter(None, (target, drafter)):
         check_model_path(name)
     lookups = [model_config.look_up_checkpoint(target)]
@@ -212,9 +196,6 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
     """Write the user a recipe of two models, by what they say themselves, and return its name.
 
     One that is there under that name is left as it is.
-
-    Raises:
-        DflashError: a model cannot be read, or they cannot be served together.
     """
     derived = await derive_from_models(target, drafter or None, method)
     name = name_recipe(derived)
