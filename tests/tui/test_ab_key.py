@@ -146,7 +146,7 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         dialog = panel.screen
         assert isinstance(dialog, NewExperiment)
         await pilot.press("v", "down", "down", "enter")
-        await wait_for(pilot, lambda: isinstance(dialog, NewExperiment) and dialog.vary == "mode=eager,compile")
+        await wait_for(pilot, lambda: dialog.vary == "mode=eager,compile")
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()
