@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+import yaml
+
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
 from dflash_tui.engines import model_config
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import check_model_path
 
 if TYPE_CHECKING:
     import httpx
+
+
+_MOST_NAMES = 1000
 
 
 def check_name(name: str) -> str:
@@ -63,6 +77,103 @@ def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = Fa
         )
     private_files.replace_private_file(path, text.encode())
     return path
+
+
+def flatten_recipe(
+    resolved: ResolvedRecipe,
+    plan: Plan,
+    request: LaunchRequest,
+    *,
+    title: str,
+    why: str,
+    expected: tuple[PublishedFigures, ...] = (),
+) -> Recipe:
+    """Return a setting as a recipe without layers: what profile, hardware and hand have set is its own."""
+    base = resolved.recipe
+    return Recipe(
+        title=title,
+        status=Status.EXPERIMENTAL,
+        why=why,
+        link=base.link,
+        synthetic=resolved.synthetic,
+        build=base.build,
+        port=base.port,
+        bench_scale=base.bench_scale,
+        engine=_name_engine(request, resolved),
+        target=resolved.target,
+        drafter=resolved.drafter,
+        method=resolved.method,
+        weights_gb=resolved.weights_gb,
+        oldest_vllm=resolved.oldest_vllm,
+        oldest_patched=resolved.oldest_patched,
+        last_patched=resolved.last_patched,
+        defects=resolved.defects,
+        hosts=resolved.hosts if resolved.hosts > 1 else None,
+        num_speculative_tokens=plan.num_speculative_tokens,
+        speculation=resolved.speculation,
+        mode=plan.mode,
+        flags=dict(resolved.flags),
+        env=dict(resolved.env),
+        patches=resolved.patches,
+        warnings=resolved.warnings,
+        differs=resolved.differs,
+        restart=resolved.restart,
+        failures=base.failures,
+        hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
+    )
+
+
+def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
+    """Return the engine that the recipe names, which for one chosen by hand is the recipe's or the table's."""
+    chosen, own = resolved.engine, resolved.recipe.engine
+    if not request.engine:
+        return chosen
+    if own and (own.vllm, own.distribution) == (chosen.vllm, chosen.distribution):
+        return own
+    return recipe_loader.engine_for_release(chosen.vllm) if chosen.distribution == "vllm" else chosen
+
+
+def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite: bool = False) -> Path:
+    """Write a recipe that was made here with comments above it, and trust it; its name is numbered where it is taken.
+
+    Raises:
+        DflashError: no recipe can be called so, or it does not load.
+        OSError: it cannot be written.
+    """
+    path = own_recipe_file(check_name(name))
+    private_files.ensure_private_folder(path.parent)
+    if not overwrite:
+        numbered = (path.with_name(f"{name}-{number}.yaml") for number in range(2, _MOST_NAMES))
+        path = next(each for each in (path, *numbered) if not each.exists() and not each.is_symlink())
+    body = yaml.safe_dump(msgspec.to_builtins(recipe), sort_keys=False, allow_unicode=True, width=120)
+    text = ("".join(f"# {clean_line(line)}\n" for line in comments) + body).encode()
+    with tempfile.TemporaryDirectory() as scratch:
+        draft = Path(scratch) / path.name
+        private_files.write_private_file(draft, text)
+        loaded = recipe_loader.load_recipe(draft)
+    private_files.replace_private_file(path, text)
+    recipe_trust.trust_recipe(loaded)
+    return path
+
+
+def keep_setting(planned: PlannedLaunch) -> Path:
+    """Write what was chosen for a launch as a recipe of the user's, beside that recipe, and return its file.
+
+    Raises:
+        DflashError: that recipe is not trusted, or the new one does not load.
+        OSError: it cannot be written.
+    """
+    resolved, plan = planned.resolved, planned.plan
+    recipe_trust.require_trust(resolved.recipe, [plan])
+    command = plan.relaunch_request.to_command()
+    kept = flatten_recipe(
+        resolved,
+        plan,
+        plan.relaunch_request,
+        title=f"{resolved.recipe.title}, as chosen here",
+        why=f"kept from {command}",
+    )
+    return keep_recipe(kept, f"{resolved.recipe.name}-kept", [f"Kept from {command}"])
 
 
 # Its engine is the only one for the CPU that is shipped.
