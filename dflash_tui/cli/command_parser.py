@@ -105,7 +105,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _list_usual_commands() -> list[str]:
-    """Return the usual names of commands, and the commands that launch a recipe."""
     from dflash_tui.planning.recipes import recipe_loader
 
     return [*USUAL_COMMANDS, *(f"up {name}" for name in recipe_loader.list_recipe_files())]

@@ -58,7 +58,6 @@ def read_launch_request(args: argparse.Namespace) -> LaunchRequest:
 
 
 def _name_gpu(name: str | None) -> str | None:
-    """Return the GPU as it was named, a class by our name for it."""
     return parse_class(name) or name if name else None
 
 
@@ -159,7 +158,6 @@ def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> 
 
 
 def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
-    """Return the ways to draft for a model that the catalogue knows, of a method if one was asked for."""
     pairs = catalogue.find_pairs(catalogue.load_catalogue(), target)
     if method:
         return [pair for pair in pairs if pair.method is method and FACTS[method].drafter is not DrafterUse.NEVER]
@@ -186,7 +184,6 @@ def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse
 
 
 def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
-    """Ask whether `name` may run with these ingredients."""
     if args.json or not can_ask():
         raise error
     print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")

@@ -2,17 +2,15 @@
 
 import pytest
 
-from dflash_tui.cli.commands import logs as server_log
 from dflash_tui.cli.main import main
 from dflash_tui.runs import server_process
 from tests.server.faults.test_file_faults import ended
 
 
 @pytest.mark.usefixtures("folders")
-@pytest.mark.parametrize(("block", "end", "count"), [(1, "\n", 2), (1 << 16, "", 9)])
-def test_logs_prints_the_last_lines(monkeypatch, capsys, block, end, count):
-    """Whether or not the last line is whole, and wherever a block begins."""
-    monkeypatch.setattr(server_log, "_BLOCK", block)
+@pytest.mark.parametrize(("end", "count"), [("\n", 2), ("", 9)])
+def test_logs_prints_the_last_lines(capsys, end, count):
+    """Whether or not the last line is whole."""
     run = ended(f"one\n\nthree{end}".encode())
     assert main(["logs", run.id, "-n", str(count)]) == 0
     assert capsys.readouterr().out.splitlines() == ["one", "", "three"][-count:]

@@ -23,7 +23,6 @@ from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, published_files, status
-from dflash_tui.engines.patching import status as patching_status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch import preparation
 from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
@@ -51,12 +50,11 @@ class Scope(NamedTuple):
     def states(self) -> list[PatchStatus]:
         """The state of each of the patches, by the plan if there is one."""
         if self.plan:
-            return patching_status.patch_status(self.plan, self.engine)
-        return [patching_status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
+            return status.patch_status(self.plan, self.engine)
+        return [status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
 
 
 def _scope(args: argparse.Namespace) -> Scope:
-    """Return the scope of the arguments: a recipe's patches in its engine, or all patches in the engine named."""
     if args.settings and not args.recipe:
         raise UsageError("--set changes a recipe, so name one", hint="dflash-tui recipes")
     plan: Plan | None = None
@@ -68,7 +66,7 @@ def _scope(args: argparse.Namespace) -> Scope:
             raise UsageError(
                 f"the engine of {args.recipe} is not installed", hint=f"dflash-tui engine install {args.recipe}"
             )
-        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in patching_status.patch_status(plan, engine)]
+        patches = [patch_file.load_patch(plan_patch.name) for plan_patch in status.patch_status(plan, engine)]
         hardware: Hardware | None = plan.hardware
     elif args.engine:
         engine, hardware = inventory.find_engine_by_name(args.engine), _find_hardware(args.gpu)
@@ -98,8 +96,8 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
     if args.only:
         return scope.patches
     if scope.plan:
-        return patching_status.load_planned_patches(scope.plan)
-    present = patching_status.list_present_patches(scope.engine)
+        return status.load_planned_patches(scope.plan)
+    present = status.list_present_patches(scope.engine)
     replaced = {patch.instead_of for patch in scope.patches if patch.name in present}
     usual = (patch for patch in scope.patches if not patch.experimental and not patch.instead_of)
     return [patch for patch in usual if patch.name not in replaced]
@@ -157,7 +155,6 @@ def patch_diff(args: argparse.Namespace) -> int:
 
 
 def _find_base(engine: Engine) -> Engine:
-    """Return the engine that a patched one was made from, if it is still there."""
     base = inventory.find_any_engine(Path(engine.base)) if engine.base else None
     return _find_base(base) if base else engine
 
@@ -168,7 +165,7 @@ def patch_apply(args: argparse.Namespace) -> int:
     base, chosen = scope.engine, _chosen(scope, args)
     if scope.plan:
         base = inventory.find_any_engine(Path(scope.plan.unpatched_folder)) or base
-    states = [patching_status.find_patch_status(patch, base, scope.hardware) for patch in chosen]
+    states = [status.find_patch_status(patch, base, scope.hardware) for patch in chosen]
     needed = [state.name for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]
     wanted = [patch for patch in chosen if patch.name in needed]
     if not args.dry_run:
@@ -211,7 +208,7 @@ def patch_verify(args: argparse.Namespace) -> int:
     """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
-    checks = patching_status.verify_files(scope.engine, only)
+    checks = status.verify_files(scope.engine, only)
     for check in checks:
         if args.json:
             print_json(check)
@@ -300,17 +297,14 @@ def engine_remove(args: argparse.Namespace) -> int:
     incomplete = paths.engines_folder() / args.engine
     if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
         inventory.clear_leftover(incomplete)
-        return _report_removal(args, str(incomplete), f"removed {incomplete}")
-    chosen = inventory.find_engine_by_name(args.engine)
-    inventory.remove_engine(chosen)
-    forgotten = f"{chosen.folder} is no longer listed; nothing in it was changed"
-    return _report_removal(args, chosen.folder, forgotten if chosen.adopted else f"removed {chosen.folder}")
-
-
-def _report_removal(args: argparse.Namespace, folder: str, sentence: str) -> int:
+        folder, is_kept = str(incomplete), False
+    else:
+        chosen = inventory.find_engine_by_name(args.engine)
+        inventory.remove_engine(chosen)
+        folder, is_kept = chosen.folder, chosen.adopted
     if args.json:
         print_json(RemovedEngine(folder))
-    print_status(sentence)
+    print_status(f"{folder} is no longer listed; nothing in it was changed" if is_kept else f"removed {folder}")
     return 0
 
 
@@ -324,7 +318,6 @@ def engine_adopt(args: argparse.Namespace) -> int:
 
 
 def _drift(chosen: Engine, contents: inventory.EnvironmentContents) -> list[str]:
-    """Return which packages differ from those that were installed."""
     if chosen.adopted:
         return []
     then = dict(line.split("==", 1) for line in chosen.packages)

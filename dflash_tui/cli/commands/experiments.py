@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dflash_tui.cli.commands.hosts import find_cluster
 from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
@@ -106,25 +108,32 @@ class _Terminal:
                 print_status(f"{run.id} stopped")
 
 
-def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `ab run` ask for."""
+def _read_load(args: argparse.Namespace) -> ExperimentRequest:
+    """Return what the options that `ab run` and `tune run` have in common ask for."""
     return ExperimentRequest(
         launch=read_launch_request(args),
-        vary=args.vary,
-        boots=args.boots,
-        honest=args.honest,
         suite=args.suite or None,
         rounds=args.rounds,
         scale=args.scale,
         seed=args.seed,
         temperature=args.temperature,
-        top_p=args.top_p,
         concurrency=tuple(args.concurrency),
+        fixed=args.fixed,
+    )
+
+
+def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
+    """Return what the options of `ab run` ask for."""
+    return replace(
+        _read_load(args),
+        vary=args.vary,
+        boots=args.boots,
+        honest=args.honest,
+        top_p=args.top_p,
         own_cache=not args.keep_cache,
         keep_answers=not args.no_answers,
         measures_start=args.measure == "start",
         cold=args.cold,
-        fixed=args.fixed,
     )
 
 
@@ -173,13 +182,13 @@ def ab_list(args: argparse.Namespace) -> int:
 
 def ab_attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
-    design, details = store.find_experiment(args.experiment), getattr(args, "details", False)
+    design, details = _find_experiment(args), getattr(args, "details", False)
     return follow_experiment(design, as_json=args.json, details=details)
 
 
 def ab_stop(args: argparse.Namespace) -> int:
     """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
-    design = store.find_experiment(args.experiment)
+    design = _find_experiment(args)
     if controller.stop_driver(design):
         resuming = f"  resume: dflash-tui {design.command_word} resume {design.id}"
         print_status(f"{design.id} was stopped, no server of it is left\n{resuming}")
@@ -211,7 +220,7 @@ def ab_extend(args: argparse.Namespace) -> int:
 
 def _find_trusted_experiment(args: argparse.Namespace) -> Design:
     """Return the experiment that is named, whose arms may be launched again."""
-    design = store.find_experiment(args.experiment)
+    design = _find_experiment(args)
     recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
     arms = store.read_progress(store.experiment_folder(design.id)).design.arms
     confirm_trust(recipe, [arm.plan for arm in arms], args)
@@ -247,24 +256,11 @@ def ab_play(args: argparse.Namespace) -> int:
     return open_panel(playback=PlaybackScreen(report, arm, prompt))
 
 
-def tune_attach(args: argparse.Namespace) -> int:
-    """`tune attach [ID]`: follow a tune, or print what it found."""
-    return ab_attach(_name_tune(args))
+tune_attach, tune_stop, tune_resume = ab_attach, ab_stop, ab_resume
 
 
-def tune_stop(args: argparse.Namespace) -> int:
-    """`tune stop [ID]`: end a tune and its server."""
-    return ab_stop(_name_tune(args))
-
-
-def tune_resume(args: argparse.Namespace) -> int:
-    """`tune resume [ID]`: go on after the last boot that is over."""
-    return ab_resume(_name_tune(args))
-
-
-def _name_tune(args: argparse.Namespace) -> argparse.Namespace:
-    args.experiment = find_tune(args.experiment).id
-    return args
+def _find_experiment(args: argparse.Namespace) -> Design:
+    return find_tune(args.experiment) if args.command == "tune" else store.find_experiment(args.experiment)
 
 
 def tune_run(args: argparse.Namespace) -> int:
@@ -281,16 +277,7 @@ def tune_run(args: argparse.Namespace) -> int:
 
 def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
     """Return the tune that the options of `tune run` ask for."""
-    request = ExperimentRequest(
-        launch=read_launch_request(args),
-        suite=args.suite or None,
-        rounds=args.rounds,
-        scale=args.scale,
-        seed=args.seed,
-        temperature=args.temperature,
-        concurrency=tuple(args.concurrency),
-        fixed=args.fixed,
-    )
+    request = _read_load(args)
     cluster = find_cluster(request.launch, args)
     return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
 
@@ -378,7 +365,6 @@ def explain_detaching(design: Design) -> Iterator[None]:
 
 
 def _watch_events(folder: Path) -> Iterator[Happened]:
-    """Yield past and new events, until the driver has ended."""
     position, buffer = 0, LineBuffer(store.LONGEST_EVENT)
     while True:
         driven = store.find_driver(folder) is not None

@@ -49,7 +49,6 @@ def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.
 
 
 def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
-    """Install this program on a host, after asking."""
     if not args.install_peers:
         if args.json or not can_ask():
             raise error

@@ -71,7 +71,6 @@ def disk(args: argparse.Namespace) -> int:
 
 
 def _list_rows(items: list[DiskItem]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each large item, and one for all that are small."""
     for item in items:
         if item.bytes >= _SMALLEST:
             yield item.kind, item.name, format_gigabytes(item.bytes), _describe_removal(item)

@@ -85,11 +85,12 @@ def plan(args: argparse.Namespace) -> int:
         figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
         print_json(msgspec.to_builtins(planned.plan) | figures)
     else:
-        print_data(_describe(planned, verbose=args.verbose))
-        if not args.verbose:
-            print_status(
-                "--verbose has its patches, startup optimizations, published figures, and what differs from them"
-            )
+        width = terminal_width()
+        command = format_command(planned.plan).replace("\n", "\n  ")
+        summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
+        print_data(describe_plan(planned, width) if args.verbose else summary)
+    if not args.json and not args.verbose:
+        print_status("--verbose has its patches, startup optimizations, published figures, and what differs from them")
     checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
@@ -100,15 +101,7 @@ def plan(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(planned: PlannedLaunch, *, verbose: bool) -> str:
-    if verbose:
-        return describe_plan(planned, terminal_width())
-    command = format_command(planned.plan).replace("\n", "\n  ")
-    return f"{summarize_plan(planned, terminal_width())}\ncommand\n  {command}"
-
-
 def _name_taken_port(plan: Plan) -> None:
-    """Say who has the plan's port, and which a launch takes instead."""
     with suppress(UsageError):  # where none of the next is free a launch says so
         if (free := lifecycle.find_free_port(plan.port)) != plan.port:
             by_hand = plan.request and plan.request.port
@@ -117,7 +110,6 @@ def _name_taken_port(plan: Plan) -> None:
 
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
-    """Run the checks of a launch here and on its peers."""
     async with cluster_launch.open_peers(planned.plan.relaunch_request.peers) as peers:
         return (await cluster_launch.check_and_survey(planned, peers, thorough=True))[0]
 

@@ -71,7 +71,6 @@ def recipes_catalogue(args: argparse.Namespace) -> int:
 
 
 def _choose_place(name: str | None, *, needed: bool) -> Place:
-    """Return the class that was named, else the GPU here with the most free memory."""
     if name:
         kind = parse_class(name)
         if kind is None or kind not in TYPICAL:
@@ -104,7 +103,6 @@ def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
 
 
 def _format_unknown_command(args: argparse.Namespace) -> str:
-    """Return the command that lists the pairs whose size is unknown."""
     options = [word for name in ("gpu", "method") if (value := getattr(args, name)) for word in (f"--{name}", value)]
     return shlex.join(["dflash-tui", "recipes", "catalogue", "--unknown", *options])
 
@@ -265,7 +263,6 @@ def _choose_name(args: argparse.Namespace, default: str) -> str:
 
 
 def _check_text(name: str, text: str, source: str) -> Recipe:
-    """Return the recipe that a text would be, without putting it anywhere."""
     with tempfile.TemporaryDirectory(prefix="dflash-tui-") as folder:
         path = Path(folder) / f"{name}.yaml"
         private_files.write_private_file(path, text.encode())

@@ -83,7 +83,6 @@ def _replace_file(path: Path, text: str) -> None:
 
 
 def _compare(first: str, second: str, kind: str) -> str:
-    """Return two set side by side: judged where that can be, else only their figures."""
     loaded = load_report(first), load_report(second)
     if kind == _EXPORT:
         raise UsageError(f"--format {kind} is for one run, not for two", hint="dflash-tui report RUN writes one")
@@ -153,7 +152,6 @@ def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResu
 
 
 def _report_newest_run() -> RunReport:
-    """Return the report of the newest run, where there is no experiment."""
     if not registry.list_runs():
         hint = "dflash-tui up RECIPE --bench measures a run, dflash-tui ab RECIPE compares two settings"
         raise UsageError("no experiment and no run yet", hint=hint)

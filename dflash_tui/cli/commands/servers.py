@@ -86,7 +86,6 @@ def ps(args: argparse.Namespace) -> int:
 
 
 def _build_line(run: Run) -> dict[str, Any]:
-    """Return a run as a line of JSON."""
     endpoint = Endpoint.from_run(run)
     fields = {
         "run": run.id,
@@ -104,8 +103,8 @@ def _build_line(run: Run) -> dict[str, Any]:
 
 
 def _measure_memory(run: Run) -> int | None:
-    living = server_process.is_alive(run)
-    return processes.measure_resident_memory(server_process.list_processes(run)) if living else None
+    members = server_process.list_processes(run) if server_process.is_alive(run) else []
+    return processes.measure_resident_memory(members) if members else None
 
 
 def _print_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], *, verbose: bool) -> None:
@@ -161,7 +160,6 @@ def _print_reach(run: Run) -> None:
 
 
 def _list_urls_elsewhere(run: Run) -> list[str]:
-    """Return by which URLs other machines may reach a server on all addresses: those of this one's interfaces."""
     if not ip_address(run.plan.host).is_unspecified:
         return []
     interfaces = [port for port in network.read_network().interfaces if not port.name.startswith(_OF_CONTAINERS)]
@@ -295,7 +293,6 @@ def runs_history(args: argparse.Namespace) -> int:
 
 
 def _print_starts(starts: Sequence[RecordedStart]) -> None:
-    """Print one row per start, oldest first."""
     header = ("RUN", "WHEN", "MODE", "CACHE", "UP", "FIRST REQUEST", "READY")
     rows = [
         (
@@ -330,7 +327,6 @@ def _print_medians(kinds: Sequence[StartKind]) -> None:
 
 
 def _describe_difference(difference: StartDifference) -> str:
-    """Return what is ready sooner and by how much, and of how many starts that is said."""
     first, second, seconds = difference
     recipe, setup, engine = first.group
     more = f"{format_duration(abs(seconds))} {'longer' if seconds >= 0 else 'shorter'}"

@@ -236,7 +236,6 @@ async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
 
 
 async def _wait_for_first(*tasks: asyncio.Task[None]) -> None:
-    """Wait until one of `tasks` ends, and raise what it raised."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -300,7 +299,6 @@ def attach_foreign(args: argparse.Namespace) -> int:
 
 
 async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
-    """Print events, figures and alarms until interrupted, or until the output cannot be written."""
     state = RunState()
     lines = EventLines(state, as_json=args.json)
 

@@ -69,7 +69,6 @@ def _find_running(name: str) -> Run | None:
 
 
 def _launch(args: argparse.Namespace) -> Run:
-    """Launch the recipe and return its run, once that is ready."""
     before = {run.id for run in registry.list_runs()}
     up(args)
     return next(run for run in reversed(registry.list_living_runs()) if run.id not in before)
