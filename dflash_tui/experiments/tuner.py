@@ -5,18 +5,14 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-import yaml
 from msgspec.structs import replace
 
-from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, pluralize
 from dflash_tui.common.sanitizer import clean_line
@@ -33,12 +29,11 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEFAULT_BUDGET = 1800.0
-_MOST_NAMES = 1000
 
 
 class MachineTuner(NamedTuple):
@@ -156,78 +151,22 @@ def write_recipe(
     progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe, name: str, *, overwrite: bool
 ) -> Path:
     """Write the best setting, which `resolved` has, as `keep_best` does, and trust it."""
-    folder = paths.user_recipes_folder()
-    private_files.ensure_private_folder(folder)
-    path = folder / f"{recipe_files.check_name(name)}.yaml"
-    if not overwrite:
-        numbered = (folder / f"{name}-{number}.yaml" for number in range(2, _MOST_NAMES))
-        path = next(
-            candidate for candidate in (path, *numbered) if not candidate.exists() and not candidate.is_symlink()
-        )
-    text = format_recipe(progress, outcome, resolved).encode()
-    with tempfile.TemporaryDirectory() as scratch:
-        draft = Path(scratch) / path.name
-        private_files.write_private_file(draft, text)
-        recipe = recipe_loader.load_recipe(draft)
-    private_files.replace_private_file(path, text)
-    recipe_trust.trust_recipe(recipe)
-    return path
-
-
-def format_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> str:
-    """Return the recipe's file: a comment with what was measured, and all that the setting is made of."""
+    comments = _list_comments(progress, outcome, resolved)
     recipe = _build_recipe(progress, outcome, resolved)
-    body = yaml.safe_dump(msgspec.to_builtins(recipe), sort_keys=False, allow_unicode=True, width=120)
-    return "".join(f"# {clean_line(line)}\n" for line in _list_comments(progress, outcome, resolved)) + body
+    return recipe_files.keep_recipe(recipe, name, comments, overwrite=overwrite)
 
 
 def _build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
-    """Return the best setting as a recipe without layers: what profile, hardware and hand have set is its own."""
-    arm, base = progress.design.arms[outcome.best], resolved.recipe
+    arm = progress.design.arms[outcome.best]
     gain = clean_line(_describe_gain(progress.design, outcome))
-    why = f"{gain}; tuned on this machine, {_describe_machine(progress, outcome)}"
-    expected = _measured_figures(progress, outcome)
-    return Recipe(
-        title=f"{base.title}, tuned",
-        status=Status.EXPERIMENTAL,
-        why=why,
-        link=base.link,
-        synthetic=resolved.synthetic,
-        build=base.build,
-        port=base.port,
-        bench_scale=base.bench_scale,
-        engine=_name_engine(arm.request, resolved),
-        target=resolved.target,
-        drafter=resolved.drafter,
-        method=resolved.method,
-        weights_gb=resolved.weights_gb,
-        oldest_vllm=resolved.oldest_vllm,
-        oldest_patched=resolved.oldest_patched,
-        last_patched=resolved.last_patched,
-        defects=resolved.defects,
-        hosts=resolved.hosts if resolved.hosts > 1 else None,
-        num_speculative_tokens=arm.plan.num_speculative_tokens,
-        speculation=resolved.speculation,
-        mode=arm.plan.mode,
-        flags=dict(resolved.flags),
-        env=dict(resolved.env),
-        patches=resolved.patches,
-        warnings=resolved.warnings,
-        differs=resolved.differs,
-        restart=resolved.restart,
-        failures=base.failures,
-        hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
+    return recipe_files.flatten_recipe(
+        resolved,
+        arm.plan,
+        arm.request,
+        title=f"{resolved.recipe.title}, tuned",
+        why=f"{gain}; tuned on this machine, {_describe_machine(progress, outcome)}",
+        expected=_measured_figures(progress, outcome),
     )
-
-
-def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
-    """Return the engine that the recipe names, which for one chosen by hand is the recipe's or the table's."""
-    chosen, own = resolved.engine, resolved.recipe.engine
-    if not request.engine:
-        return chosen
-    if own and (own.vllm, own.distribution) == (chosen.vllm, chosen.distribution):
-        return own
-    return recipe_loader.engine_for_release(chosen.vllm) if chosen.distribution == "vllm" else chosen
 
 
 def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[PublishedFigures, ...]:

@@ -81,11 +81,7 @@ class LaunchOutline(NamedTuple):
 
 
 def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: LocalModels) -> LaunchOutline:
-    """Return what a launch of a recipe comes to for which nothing but a GPU was chosen, for a third of a plan's time.
-
-    Raises:
-        UsageError: as `plan_launch` does.
-    """
+    """Return what a launch of a recipe comes to, of which only the GPU was chosen, in a third of a plan's time."""
     resolved, cards = _choose_gpus(gpu, recipe, probe, partial(resolution.resolve_recipe, recipe), 1)
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     tokens = resolved.num_speculative_tokens
@@ -212,9 +208,6 @@ def plan_launch_here(
     """Return the plan of what is asked for on this machine as it is now.
 
     The other arguments are those of `plan_launch`.
-
-    Raises:
-        UsageError: a name or a setting is wrong.
     """
     recipe = recipe_loader.find_recipe(request.recipe)
     planned = plan_launch(

@@ -53,12 +53,7 @@ _STATE_TEXT = {
 
 
 async def prepare_and_launch(job: LaunchJob, report: Report) -> Run:
-    """Prepare what a launch needs, launch its server and return the run; `report` takes the events of the preparation.
-
-    Raises:
-        DflashError: as `prepare_without_launch`.
-        ServerFailed: the process could not be started.
-    """
+    """Prepare what a launch needs, launch its server and return the run; `report` takes the events before it."""
     events: list[Preparing] = []
 
     def record(event: Preparing) -> None:
@@ -80,12 +75,7 @@ async def prepare_and_launch(job: LaunchJob, report: Report) -> Run:
 
 
 async def prepare_without_launch(job: LaunchJob, report: Report) -> Engine:
-    """Do all that comes before a launch: engine, models, patches, inspection; return the engine.
-
-    Raises:
-        DflashError: as `prepare_engine_and_models`.
-        PatchError: a patch does not fit, or may not be applied.
-    """
+    """Do all that comes before a launch: engine, models, patches, inspection; return the engine."""
     plan = job.planned.plan
     engine = await make_patched_engine(plan, await prepare_engine_and_models(job, report), report)
     await _inspect_models(plan, engine, report)
@@ -116,11 +106,7 @@ async def prepare_engine_and_models(job: LaunchJob, report: Report) -> Engine:
 
 
 async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
-    """Return the engine that the patches of `plan` are added to; the patched one where only that is there.
-
-    Raises:
-        EngineError: the environment could not be built.
-    """
+    """Return the engine that the patches of `plan` are added to; the patched one where only that is there."""
     folder = Path(plan.unpatched_folder)
     found = await asyncio.to_thread(inventory.find_any_engine, folder)
     if engine := found or await asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder)):
@@ -156,12 +142,7 @@ async def _check_flags(job: LaunchJob, engine: Engine, report: Report) -> None:
 
 
 async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Engine:
-    """Return the engine of `plan`, made from `engine` with the patches that the plan adds.
-
-    Raises:
-        UsageError: a patch is not trusted.
-        PatchError: a patch does not fit, or the engine cannot be made.
-    """
+    """Return the engine of `plan`, made from `engine` with the patches that the plan adds."""
     folder = Path(plan.engine_folder)
     if engine.folder == plan.engine_folder:
         return engine
@@ -236,10 +217,6 @@ async def build_models(plan: Plan, build: ModelBuild | None, engine: Engine, rep
 
     They are made in a folder beside the final one, which is renamed when it is complete. A second caller waits for
     the first; what a killed one left is removed by the next. Downloads stay in uv's cache.
-
-    Raises:
-        EngineError: a package cannot be had.
-        DflashError: the script failed.
     """
     if not (build and plan.build_script):
         return

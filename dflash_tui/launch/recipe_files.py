@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+import yaml
+
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
 from dflash_tui.engines import model_config
 from dflash_tui.launch import recipe_trust
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import check_model_path
 
 if TYPE_CHECKING:
     import httpx
 
 
-def check_name(name: str) -> str:
-    """Return `name`.
+_MOST_NAMES = 1000
 
-    Raises:
-        UsageError: no recipe of the user's can be called so.
-    """
+
+def check_name(name: str) -> str:
+    """Return `name`; raise UsageError where no recipe of the user's can have it."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
         raise UsageError(f"'{name}' is not a valid recipe name", hint="use lower case letters, digits, . _ and -")
     return name
@@ -45,11 +55,7 @@ def refuse_shipped_name(name: str, hint: str) -> None:
 
 
 def refuse_name(name: str, *, replace: bool = False) -> None:
-    """Return when a recipe of the user's may be written under this name.
-
-    Raises:
-        UsageError: the name is none, or one is there and not to be replaced.
-    """
+    """Raise UsageError where no recipe of the user's may be written under this name."""
     path = own_recipe_file(check_name(name))
     if path.exists() and not replace:
         raise UsageError(f"{path} already exists", hint=f"edit it, or print it with dflash-tui recipes show {name}")
@@ -59,9 +65,6 @@ def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = Fa
     """Write a recipe into the user's folder, and return its path.
 
     The JSON `schema` of recipes is put beside it and named in its first line, for editors.
-
-    Raises:
-        UsageError: the name is none, or one is there.
     """
     refuse_name(name, replace=replace)
     path = own_recipe_file(name)
@@ -76,6 +79,103 @@ def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = Fa
     return path
 
 
+def flatten_recipe(
+    resolved: ResolvedRecipe,
+    plan: Plan,
+    request: LaunchRequest,
+    *,
+    title: str,
+    why: str,
+    expected: tuple[PublishedFigures, ...] = (),
+) -> Recipe:
+    """Return a setting as a recipe without layers: what profile, hardware and hand have set is its own."""
+    base = resolved.recipe
+    return Recipe(
+        title=title,
+        status=Status.EXPERIMENTAL,
+        why=why,
+        link=base.link,
+        synthetic=resolved.synthetic,
+        build=base.build,
+        port=base.port,
+        bench_scale=base.bench_scale,
+        engine=_name_engine(request, resolved),
+        target=resolved.target,
+        drafter=resolved.drafter,
+        method=resolved.method,
+        weights_gb=resolved.weights_gb,
+        oldest_vllm=resolved.oldest_vllm,
+        oldest_patched=resolved.oldest_patched,
+        last_patched=resolved.last_patched,
+        defects=resolved.defects,
+        hosts=resolved.hosts if resolved.hosts > 1 else None,
+        num_speculative_tokens=plan.num_speculative_tokens,
+        speculation=resolved.speculation,
+        mode=plan.mode,
+        flags=dict(resolved.flags),
+        env=dict(resolved.env),
+        patches=resolved.patches,
+        warnings=resolved.warnings,
+        differs=resolved.differs,
+        restart=resolved.restart,
+        failures=base.failures,
+        hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
+    )
+
+
+def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
+    """Return the engine that the recipe names, which for one chosen by hand is the recipe's or the table's."""
+    chosen, own = resolved.engine, resolved.recipe.engine
+    if not request.engine:
+        return chosen
+    if own and (own.vllm, own.distribution) == (chosen.vllm, chosen.distribution):
+        return own
+    return recipe_loader.engine_for_release(chosen.vllm) if chosen.distribution == "vllm" else chosen
+
+
+def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite: bool = False) -> Path:
+    """Write a recipe that was made here with comments above it, and trust it; its name is numbered where it is taken.
+
+    Raises:
+        DflashError: no recipe can be called so, or it does not load.
+        OSError: it cannot be written.
+    """
+    path = own_recipe_file(check_name(name))
+    private_files.ensure_private_folder(path.parent)
+    if not overwrite:
+        numbered = (path.with_name(f"{name}-{number}.yaml") for number in range(2, _MOST_NAMES))
+        path = next(each for each in (path, *numbered) if not each.exists() and not each.is_symlink())
+    body = yaml.safe_dump(msgspec.to_builtins(recipe), sort_keys=False, allow_unicode=True, width=120)
+    text = ("".join(f"# {clean_line(line)}\n" for line in comments) + body).encode()
+    with tempfile.TemporaryDirectory() as scratch:
+        draft = Path(scratch) / path.name
+        private_files.write_private_file(draft, text)
+        loaded = recipe_loader.load_recipe(draft)
+    private_files.replace_private_file(path, text)
+    recipe_trust.trust_recipe(loaded)
+    return path
+
+
+def keep_setting(planned: PlannedLaunch) -> Path:
+    """Write what was chosen for a launch as a recipe of the user's, beside that recipe, and return its file.
+
+    Raises:
+        DflashError: that recipe is not trusted, or the new one does not load.
+        OSError: it cannot be written.
+    """
+    resolved, plan = planned.resolved, planned.plan
+    recipe_trust.require_trust(resolved.recipe, [plan])
+    command = plan.relaunch_request.to_command()
+    kept = flatten_recipe(
+        resolved,
+        plan,
+        plan.relaunch_request,
+        title=f"{resolved.recipe.title}, as chosen here",
+        why=f"kept from {command}",
+    )
+    return keep_recipe(kept, f"{resolved.recipe.name}-kept", [f"Kept from {command}"])
+
+
 # Its engine is the only one for the CPU that is shipped.
 _CPU_RECIPE = "demo-cpu"
 
@@ -83,12 +183,7 @@ _CPU_RECIPE = "demo-cpu"
 async def derive_from_models(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
-
-    Raises:
-        UsageError: they cannot be served together, or what is needed for it is not known.
-        DflashError: a model cannot be read.
-    """
+    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`."""
     for name in filter(None, (target, drafter)):
         check_model_path(name)
     lookups = [model_config.look_up_checkpoint(target)]
@@ -101,9 +196,6 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
     """Write the user a recipe of two models, by what they say themselves, and return its name.
 
     One that is there under that name is left as it is.
-
-    Raises:
-        DflashError: a model cannot be read, or they cannot be served together.
     """
     derived = await derive_from_models(target, drafter or None, method)
     name = name_recipe(derived)

@@ -103,11 +103,7 @@ def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
 
 
 def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
-    """Return what the user has to be asked about before these plans are launched: the recipe, and patches.
-
-    Raises:
-        DflashError: a patch of the plans is gone by now, or not valid.
-    """
+    """Return what the user has to be asked about before these plans are launched: the recipe, and patches."""
     untrusted = find_untrusted_patches(_load_patches(plans))
     ingredients, names = untrusted.ingredients, dict(untrusted.names)
     if not is_trusted(recipe):
@@ -127,20 +123,12 @@ def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -
 
 
 def trust_recipe(recipe: Recipe) -> None:
-    """Keep that a recipe is trusted, as one that this program has written itself.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Keep that a recipe is trusted, as one that this program has written itself."""
     _add_digests({_hash(recipe): recipe.name})
 
 
 def trust_shown(untrusted: Untrusted) -> None:
-    """Keep that the user said yes to what was shown, and to no other edition that took its place since.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Keep that the user said yes to what was shown, and to no other edition that took its place since."""
     _add_digests(untrusted.names)
 
 
@@ -153,11 +141,7 @@ def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
 
 
 def require_patch_trust(patches: Iterable[Patch]) -> None:
-    """Return when an engine may be made with `patches`.
-
-    Raises:
-        UsageError: one is not shipped, and the user has not said yes to it.
-    """
+    """Raise UsageError where one of `patches` is not shipped and the user has not said yes to it."""
     untrusted = find_untrusted_patches(patches)
     if untrusted.ingredients:
         raise build_untrusted_patch_error(untrusted)

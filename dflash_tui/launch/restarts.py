@@ -112,10 +112,6 @@ def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
 
 
 def plan_with_spawn(plan: Plan) -> PlannedLaunch:
-    """Return the plan of launching the same with an engine process that is spawned.
-
-    Raises:
-        UsageError: the recipe is gone.
-    """
+    """Return the plan of launching the same with an engine process that is spawned."""
     changes = LaunchChanges(settings={f"start.{FORK}": "false"})
     return planner.plan_launch_here(plan.relaunch_request.with_changes(changes))

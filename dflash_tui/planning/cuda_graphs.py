@@ -84,11 +84,7 @@ def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
 
 
 def apply_mode(resolved: ResolvedRecipe, mode: Mode, tokens: int) -> ResolvedRecipe:
-    """Return a recipe with what a mode adds to it, and with as many requests as vLLM's V2 runner can be started for.
-
-    Raises:
-        UsageError: graphs mode is asked for, and the server would run eagerly, or a setting says otherwise.
-    """
+    """Return a recipe with what a mode adds to it, and with as many requests as vLLM's V2 runner can be started for."""
     return apply_graphs_mode(resolved, tokens) if mode is Mode.GRAPHS else _limit_v2_requests(resolved, tokens)
 
 

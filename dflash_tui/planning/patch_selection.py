@@ -39,9 +39,6 @@ def select_patches(resolved: ResolvedRecipe, *, patchable: bool, judged: Mapping
     """Return which patches of a recipe are applied to the engine that it names.
 
     `judged` is by name why the engine's own files say that it does not need a patch; empty for one that it needs.
-
-    Raises:
-        UsageError: there is no patch of a name that was set by hand.
     """
     build = describe_planned_build(resolved)
     for name in resolved.disabled_patches:

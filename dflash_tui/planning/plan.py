@@ -269,11 +269,7 @@ def upgrade_label(label: str) -> str:
 
 
 def upgrade_options(options: Any) -> Any:
-    """Return a mapping of options of `up` as the JSON fields of the request that they were.
-
-    Raises:
-        msgspec.ValidationError: it is no such mapping.
-    """
+    """Return a mapping of options of `up` as the JSON fields of the request that they were."""
     return msgspec.to_builtins(LaunchRequest.from_options(msgspec.convert(options, dict[str, str])))
 
 

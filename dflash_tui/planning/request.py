@@ -164,11 +164,7 @@ _TEXTS = ("recipe", "profile", "variant", "gpu", "vllm", "engine")
 
 
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of settings: YAML, where null takes a key away, except for names of models and variables.
-
-    Raises:
-        UsageError: a value is not YAML.
-    """
+    """Return the values of settings: YAML, where null takes a key away, except for names of models and variables."""
     values: dict[str, Any] = {}
     for name, text in settings.items():
         is_text = not text or (text != "null" and (name.startswith(_TEXT_SETTINGS) or takes_path(name)))

@@ -132,12 +132,12 @@ _OF_TEXT, _OF_VLLM = frozenset("{}\n"), "template_*.jinja"
 
 def takes_path(name: str) -> bool:
     """Whether a flag takes one path, which is text as it stands."""
-    return _normalize(name) in (FILES | FOLDERS | WRITTEN) - {_LORA}
+    return _normalize_name(name) in (FILES | FOLDERS | WRITTEN) - {_LORA}
 
 
 def make_absolute(name: str, value: Any) -> Any:
     """Return the value of a flag with the path that it has here; as it is where nothing of that name is here."""
-    flag = _normalize(name)
+    flag = _normalize_name(name)
     if flag not in FILES | FOLDERS | WRITTEN or not isinstance(value, str) or not value or _is_text(flag, value):
         return value
     title, equals, place = value.rpartition("=") if flag == _LORA else ("", "", value)
@@ -162,7 +162,7 @@ def list_missing(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return by flag the paths at which vLLM would find nothing: relative ones, and those where nothing is."""
     missing = {}
     for name, value in flags.items():
-        flag = _normalize(name)
+        flag = _normalize_name(name)
         if flag not in FILES | FOLDERS or not isinstance(value, str) or _is_text(flag, value):
             continue
         path = Path(value.rpartition("=")[2] if flag == _LORA else value)
@@ -170,10 +170,6 @@ def list_missing(flags: Mapping[str, Any]) -> dict[str, str]:
         if is_path and not (path.is_absolute() and _is_there(flag, path)):
             missing[name] = value
     return missing
-
-
-def _normalize(name: str) -> str:
-    return next(iter(normalize_flag_names({name: None})))
 
 
 def _is_text(flag: str, value: str) -> bool:
@@ -273,11 +269,7 @@ def read_flags(known: frozenset[str], words: Sequence[str]) -> dict[str, list[st
 
 
 def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:
-    """Check flags that were set by hand, each with the words that it becomes.
-
-    Raises:
-        UsageError: the release has no such flag.
-    """
+    """Raise UsageError where the release does not have a flag that was set by hand; each has its words."""
     for name, words in settings.items():
         for problem in find_mistakes(vllm, words):
             raise UsageError(f"--set {name}: {problem}")

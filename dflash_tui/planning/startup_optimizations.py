@@ -169,11 +169,7 @@ class ChosenOptimizations(NamedTuple):
 def choose_startup_optimizations(
     resolved: ResolvedRecipe, mode: Mode, engine_folder: Path, conditions: StartConditions, patches: Collection[str]
 ) -> ChosenOptimizations:
-    """Return which optimizations a launch with these patches takes: the defaults, and what was set by hand.
-
-    Raises:
-        UsageError: there is no such optimization, or it is not possible.
-    """
+    """Return which optimizations a launch with these patches takes: the defaults, and what was set by hand."""
     _check_names(resolved)
     used, left_out = [], dict[str, str]()
     env, flags = dict(resolved.env), dict(resolved.flags)

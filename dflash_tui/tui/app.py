@@ -294,7 +294,7 @@ class DflashApp(TerminalApp):
     ) -> None:
         self._at_launch = not (run or player or foreign or playback)
         super().__init__()
-        self._clock = now
+        self._read_time = now
         self._front: _Front | None = None
         self._stopping: Worker[None] | None = None
         for theme in (DARK, LIGHT):
@@ -315,7 +315,7 @@ class DflashApp(TerminalApp):
         """The screen of the run that is watched."""
         from dflash_tui.tui.screens.run import RunScreen
 
-        return RunScreen(self._clock)
+        return RunScreen(self._read_time)
 
     @cached_property
     def replay_screen(self) -> ReplayScreen:
@@ -329,7 +329,7 @@ class DflashApp(TerminalApp):
         """The screen of an A/B or a tune on its way."""
         from dflash_tui.tui.screens.experiment import ExperimentScreen
 
-        return ExperimentScreen(self._clock)
+        return ExperimentScreen(self._read_time)
 
     @cached_property
     def compare_screen(self) -> VerdictScreen:

@@ -23,14 +23,14 @@ def share_report(screen: Screen[Any], markdown: str, folder: Path, *, has_pictur
     files = {"report.md": markdown}
     if has_picture:
         files["report.svg"] = redact_secrets(screen.app.export_screenshot())
-    try:
-        for name, text in files.items():
+    for name, text in files.items():
+        try:
             private_files.write_private_file(folder / name, text.encode())
-    except OSError as error:
-        do = "the clipboard has the report, if the terminal allows OSC 52"
-        failure = DflashError(f"{folder} cannot be written", evidence=error.strerror or str(error), hint=do)
-        screen.app.push_screen(ErrorDialog(failure))
-        return
+        except OSError as error:
+            do = "the clipboard has the report, if the terminal allows OSC 52"
+            failure = DflashError(f"{folder / name} cannot be written", evidence=error.strerror or str(error), hint=do)
+            screen.app.push_screen(ErrorDialog(failure))
+            return
     written = f"{folder / 'report.md'}{' and .svg' if has_picture else ''}"
     screen.notify(f"wrote {written}; the report is copied, if the terminal allows OSC 52", markup=False, timeout=10)
 

@@ -6,7 +6,6 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_tui.experiments import controller, store
-from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -34,10 +33,8 @@ async def planned(pilot: Pilot[str], vary: str = "") -> None:
     await pilot.press("a")
     await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewExperiment))
     if vary:
-        await pilot.press(
-            "v", "ctrl+u", *["comma" if key == "," else "equals_sign" if key == "=" else key for key in vary]
-        )
-        await pilot.press("enter")
+        names = {",": "comma", "=": "equals_sign"}
+        await pilot.press("v", "end", "enter", "ctrl+u", *[names.get(key, key) for key in vary], "enter")
     await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewExperiment) and pilot.app.screen.planned is not None)
 
 
@@ -49,8 +46,8 @@ async def patient(pilot: Pilot[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "f"])
-async def test_what_varies_is_typed_in_sight_beside_examples(key):
-    """At every size the keys are those that do something: enter takes it, escape leaves the field and nothing else."""
+async def test_what_varies_is_chosen_from_a_list_or_typed(key):
+    """Escape leaves the field, then the list, and nothing has changed."""
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
         await pilot.press(key)
@@ -59,13 +56,12 @@ async def test_what_varies_is_typed_in_sight_beside_examples(key):
         assert isinstance(dialog, NewExperiment)
         await shows(pilot, "⏎ begin", "? help")
         await pilot.press("v")
-        await shows(pilot, dialog.TYPED, "⏎ take it esc", *(example for example, _ in dialog.EXAMPLES[:2]))
-        assert "+ -" not in text(panel).rpartition(dialog.TYPED)[2].partition("leave it")[0]
-        await pilot.press("ctrl+u", *"nonsense")
+        await shows(pilot, "what varies", "mode=eager,compile", "spec=on,off", "patch.", "another …")
+        await pilot.press("end", "enter", "ctrl+u", *"nonsense")
         await shows(pilot, "nonsense")
-        await pilot.press("escape")
-        await shows(pilot, "⏎ begin")
-        assert (panel.screen is dialog, "nonsense" in dialog.vary) == (True, False)
+        await pilot.press("escape", "escape")
+        await wait_for(pilot, lambda: panel.screen is dialog)
+        assert "nonsense" not in dialog.vary
         await pilot.press("escape")
         await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
 
@@ -144,14 +140,13 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         await shows(pilot, "1 boot of each arm", "quick: ", "suggestive")
         await pilot.press("plus", "plus")
         await wait_for(pilot, lambda: "3 boots of each arm" in text(panel))
-        await pilot.press("v", "ctrl+u", *"port", "enter")
-        await shows(pilot, "✗", "⏎ take it")
-        await pilot.press("enter")
+        await pilot.press("v", "end", "enter", "ctrl+u", *"port", "enter")
+        await shows(pilot, "✗")
+        await pilot.press("enter")  # begins nothing
         dialog = panel.screen
         assert isinstance(dialog, NewExperiment)
-        assert (dialog.typing, dialog.vary) == (True, "port")
-        await pilot.press("escape")
-        assert (dialog.typing, dialog.vary) == (False, varying.DEFAULT)
+        await pilot.press("v", "down", "down", "enter")
+        await wait_for(pilot, lambda: dialog.vary == "mode=eager,compile")
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()

@@ -199,7 +199,7 @@ async def test_the_other_host_its_alarm_and_its_log(live, folders):
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:
         await feed(pilot, run, [*events, fine])
-        await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free", "no alarms")
+        await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free")
         panel.run_screen.view.take(lost)
         panel.run_screen.view.draw()
         await shows(pilot, "spark-b is silent", "! lost")

@@ -7,6 +7,7 @@ from dflash_tui.cli.requests import read_launch_request
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.options import OptionsDialog
 from tests.support.preflight_situations import a_gpu
@@ -60,3 +61,15 @@ async def test_what_cannot_be_planned_is_not_kept_and_x_takes_a_change_back():
         await pilot.press("escape")
         await shows(pilot, "Gemma 4 31B")
         assert "options" not in words(panel).partition("plan")[2]
+
+
+async def test_what_was_chosen_is_kept_as_a_recipe():
+    recipe = recipe_loader.find_recipe("demo-cpu")
+    panel = app({recipe.name: recipe})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None)
+        await pilot.press("plus", "e", "k")
+        await wait_for(pilot, lambda: "demo-cpu-kept" in recipe_loader.list_recipe_files())
+        kept = recipe_loader.find_recipe("demo-cpu-kept")
+        assert (kept.num_speculative_tokens, kept.mode) == (8, Mode.COMPILE)
+        await shows(pilot, "demo-cpu-kept.yaml")

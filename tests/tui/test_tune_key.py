@@ -38,7 +38,7 @@ async def planned(pilot: Pilot[str], axes: str = "") -> NewTune:
     await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewTune))
     if axes:
         names = {",": "comma", "=": "equals_sign", " ": "space"}
-        await pilot.press("v", "ctrl+u", *[names.get(key, key) for key in axes], "enter")
+        await pilot.press("v", "end", "enter", "ctrl+u", *[names.get(key, key) for key in axes], "enter")
     screen = pilot.app.screen
     assert isinstance(screen, NewTune)
     await wait_for(pilot, lambda: screen.planned is not None)
@@ -56,10 +56,10 @@ async def test_budget_and_axes_are_chosen_before_it_begins():
         await wait_for(pilot, lambda: "45:00 of boots" in text(panel) and screen.planned is not None)
         await pilot.press(*["minus"] * 9)
         await wait_for(pilot, lambda: "10:00 of boots" in text(panel) and screen.planned is not None)
-        await pilot.press("v", "n", "equals_sign", "3", "enter")
+        await pilot.press("v", "end", "enter", "n", "equals_sign", "3", "enter")
         await wait_for(pilot, lambda: screen.planned is not None and screen.planned.design.tuning is not None)
         assert screen.planned.design.tuning.axes == ("n=3",)
-        await pilot.press("v", "ctrl+u", "p", "o", "r", "t", "equals_sign", "1", "enter")
+        await pilot.press("v", "end", "enter", "ctrl+u", "p", "o", "r", "t", "equals_sign", "1", "enter")
         await shows(pilot, "✗ port")
         assert "--vary" not in text(panel)
         await pilot.press("enter")

@@ -32,7 +32,7 @@ async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_
         await wait_for(pilot, lambda: "toy" in text(panel))
         await pilot.press("a")
         await wait_for(pilot, lambda: isinstance(panel.screen, NewExperiment))
-        await pilot.press("v", "ctrl+u", *VARY, "enter")
+        await pilot.press("v", "end", "enter", "ctrl+u", *VARY, "enter")
         await shows(pilot, ": on off off on", "sends    the suite quick")  # the demo takes no long context
         await pilot.press("h")
         await wait_for(pilot, lambda: "boots    2 boots: on off" in text(panel))

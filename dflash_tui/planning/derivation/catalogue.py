@@ -148,11 +148,7 @@ def load_catalogue() -> Catalogue:
 
 
 def load_own_catalogue() -> Catalogue | None:
-    """Return the catalogue that the user put in place of the shipped one; None without one.
-
-    Raises:
-        UsageError: it cannot be read, or is none.
-    """
+    """Return the catalogue that the user put in place of the shipped one; None without one."""
     path = own_catalogue_file()
     try:
         return decode_catalogue(private_files.read_file(path, LARGEST))
@@ -168,11 +164,7 @@ def _load_shipped() -> Catalogue:
 
 
 def decode_catalogue(data: bytes) -> Catalogue:
-    """Return what the JSON of a catalogue says, each text as one clean line.
-
-    Raises:
-        UsageError: it is no catalogue.
-    """
+    """Return what the JSON of a catalogue says, each text as one clean line."""
     try:
         catalogue = decode_json(data, _DECODER)
     except msgspec.MsgspecError as error:

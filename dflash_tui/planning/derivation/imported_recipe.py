@@ -43,11 +43,7 @@ class ShellCommand(msgspec.Struct, frozen=True):
 
 
 def read_shell_command(words: Sequence[str]) -> ShellCommand:
-    """Return the parts of `[NAME=VALUE …] vllm serve …`; `words` are its words, or the whole of it as one.
-
-    Raises:
-        UsageError: its quotes do not match, or it is no `vllm serve`.
-    """
+    """Return the parts of `[NAME=VALUE …] vllm serve …`; `words` are its words, or the whole of it as one."""
     split = list(words)
     if len(split) == 1:
         try:
@@ -121,11 +117,7 @@ class _Import:
 
 
 def import_recipe(command: ShellCommand) -> ImportedRecipe:
-    """Return the recipe of a command, and what of the command is not in it.
-
-    Raises:
-        UsageError: it names no model, or a shell would have to fill something in.
-    """
+    """Return the recipe of a command, and what of the command is not in it."""
     making = _Import(command)
     model = making.take_text("model") or next(iter(making.positions), "")
     for word in making.positions:

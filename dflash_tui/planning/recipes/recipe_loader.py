@@ -60,11 +60,7 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def engine_for_release(vllm: str) -> EngineSpec:
-    """Return the engine of a release from the table of releases.
-
-    Raises:
-        UsageError: the table does not have that version.
-    """
+    """Return the engine of a release from the table of releases."""
     table = releases.load_releases()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
@@ -94,12 +90,7 @@ def load_all_recipes() -> tuple[dict[str, Recipe], dict[str, str]]:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe called `name`, or the one in the file `name` when that is a path.
-
-    Raises:
-        UsageError: there is no such recipe; the message names the nearest one.
-        RecipeError: the file is not valid.
-    """
+    """Return the recipe called `name`, or the one in the file `name` when that is a path."""
     return load_recipe(recipe_path(name))
 
 

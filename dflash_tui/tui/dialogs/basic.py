@@ -6,7 +6,7 @@ import asyncio
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -25,7 +25,6 @@ from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.run_state.alarms import Alarm
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
@@ -38,6 +37,9 @@ from dflash_tui.tui.widgets.basic import (
     once_composed,
     render_error,
 )
+
+if TYPE_CHECKING:
+    from dflash_tui.run_state.alarms import Alarm
 
 EVERYWHERE = "everywhere"
 _LONGEST_KEY = 8  # longer ones are words, in a column of their own

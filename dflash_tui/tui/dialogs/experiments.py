@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, shorten_names, truncate
@@ -23,13 +23,15 @@ from dflash_tui.experiments import variation as varying
 from dflash_tui.experiments.design import Design
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import describe_variation
 from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ListDialog, confirm_trust, measure_text
 from dflash_tui.tui.render.experiment import STATUS
 from dflash_tui.tui.render.plan import render_hung
-from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, TextField, list_broken_options, once_composed, render_error
+from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, list_broken_options, once_composed, render_error
 
 if TYPE_CHECKING:
     from dflash_tui.experiments.controller import ExperimentQuestion, ExperimentStep
@@ -131,32 +133,78 @@ def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
     return PlannedExperiment(design, resolved_recipes, rows)
 
 
+Offers = Sequence[tuple[str, str]]
+_OTHER = "another …"
+
+
+def list_variations(plan: Plan) -> Offers:
+    """Return what may be varied of a launch, as `ab --vary` takes it, and what that compares."""
+    n, modes = plan.num_speculative_tokens, [mode for mode in Mode if mode is not Mode.GRAPHS or not plan.on_cpu]
+    offers = [("stock,ours", "the published command alone, and what our plan offers")]
+    offers.append((f"mode={','.join(mode.value for mode in modes)}", "how the model runs"))
+    if n:
+        offers.append(("spec=on,off", "with and without speculation"))
+        offers.append((f"n={max(1, n // 2)},{n},{n + max(1, n // 2)}", "drafted tokens per step"))
+    try:
+        profiles = [*recipe_loader.find_recipe(plan.recipe).profiles]
+    except DflashError:  # it is gone since it was planned
+        profiles = []
+    if len(profiles) > 1:
+        offers.append((f"profile={','.join(profiles)}", "the recipe's profiles"))
+    return [*offers, *((f"patch.{name}=on,off", "with and without this patch") for name in plan.patches)]
+
+
+class VariationDialog(ListDialog[str]):
+    """Asks what is varied; ends with the words that `--vary` takes, or with None."""
+
+    HEADING: ClassVar = "what varies"
+    BINDINGS: ClassVar = [
+        Binding("enter", "choose", "take it", key_display="⏎", priority=True),
+        Binding("enter", "take", "take it", key_display="⏎", priority=True),
+        Binding("escape,q", "leave", "close", key_display="esc"),
+    ]
+
+    def __init__(self, offers: Offers, chosen: str, example: str) -> None:
+        super().__init__()
+        known = any(words == chosen for words, _ in offers)
+        self.offers = [*offers] if known else [(chosen, "as it is now"), *offers]
+        self.chosen, self.example = chosen, example
+
+    def on_mount(self) -> None:
+        column = max(len(words) for words, _ in self.offers) + 2
+        rows = [Content.assemble((f"{words:<{column}}", "bold"), (about, MUTED_ROW)) for words, about in self.offers]
+        place = [words for words, _ in self.offers].index(self.chosen)
+        self.show_rows([*rows, Content.assemble((_OTHER, MUTED_ROW))], place)
+
+    def action_choose(self) -> None:
+        """Take the highlighted one, or let it be typed."""
+        if self.place < len(self.offers):
+            self.dismiss(self.offers[self.place][0])
+        else:
+            self.open_field(self.chosen, self.example)
+
+    def action_take(self) -> None:
+        """Take what was typed."""
+        self.dismiss(self.field.value.strip())
+
+
 class NewExperiment(Dialog[str | None]):
     """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
 
     HEADING: ClassVar = "new A/B"
     BINDINGS: ClassVar = [
-        Binding("enter", "begin", "begin"),
-        Binding("enter", "take", "take it", priority=True),
-        Binding("v", "vary", "vary", priority=True),
+        Binding("enter", "begin", "begin", key_display="⏎"),
+        Binding("v", "vary", "vary"),
         Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
         Binding("minus", "boots(-1)", "fewer boots", show=False),
         Binding("h", "honest", "quick or honest"),
-        Binding("escape,q", "leave", "leave it", key_display="esc"),
+        Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
-    TYPED: ClassVar = "what varies"
-    EXAMPLES: ClassVar[Sequence[tuple[str, str]]] = (
-        ("stock,ours", "the published command alone, and what our plan offers"),
-        ("mode=eager,graphs", "also compile"),
-        ("spec=on,off", "with and without speculation"),
-        ("n=4,8,12", "drafted tokens per step; so any flag of vLLM"),
-        ("profile=stock,seed", "also variant, vllm, env.NAME, patch.NAME=on,off"),
-    )
+    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
-        self.last_vary = ""  # what varied before the field was opened
         self.planned: PlannedExperiment | None = None
         self.beginning = False
 
@@ -165,42 +213,23 @@ class NewExperiment(Dialog[str | None]):
             yield Static(id="ab-head", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="ab-words", markup=False)
-            yield TextField(id="because")
 
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#because").border_title = self.TYPED
-        self.end_typing()
+        self.query_one("#checks").focus()
         self.draw()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw_rows)
 
-    @property
-    def typing(self) -> bool:
-        """Whether what varies is being typed."""
-        return self.has_class("-typing")
-
-    def end_typing(self) -> None:
-        """Close the field."""
-        self.remove_class("-typing")
-        self.query_one("#because").display = False
-        self.set_focus(self.query_one("#checks"))
-        self.refresh_bindings()
-
     def draw_rows(self) -> None:
-        """Show what it would do; while somebody types, what can be typed."""
-        if self.typing:
-            self.show_rows(self.EXAMPLES)
-        elif self.planned:
-            self.show_rows([*self.planned.rows, _THEN])
-
-    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Show labels and texts, whose further lines hang below the first."""
-        width = measure_text(self.query_one("#checks"))
-        column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
-        lines = [render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows]
-        self.query_one("#ab-words", Static).update(Content("\n").join(lines))
+        """Show what it would do: labels and texts, whose further lines hang below the first."""
+        if self.planned:
+            rows = [*self.planned.rows, _THEN]
+            width = measure_text(self.query_one("#checks"))
+            column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
+            lines = [render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows]
+            self.query_one("#ab-words", Static).update(Content("\n").join(lines))
 
     def draw(self) -> None:
         """Say what it is, and work out what it would do."""
@@ -227,22 +256,18 @@ class NewExperiment(Dialog[str | None]):
 
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
-        """Plan the experiment in another thread, and show the plan; what cannot be planned stays in its field."""
+        """Plan the experiment in another thread, and show the plan, or why there is none."""
         words = self.query_one("#ab-words", Static)
         try:
             self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
             words.update(_render_error(error))
             return
-        if self.typing:
-            self.end_typing()
         self.draw_rows()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """While an experiment begins, allow nothing but closing the dialog; while somebody types, what ends that."""
-        if self.typing or action == "take":
-            return self.typing and action in {"take", "leave"}
-        return not self.beginning or action == "leave"
+        """While an experiment begins, allow nothing but closing the dialog."""
+        return not self.beginning or action == "dismiss"
 
     def action_honest(self) -> None:
         self.boots = 1 if self.boots > 1 else 2
@@ -252,39 +277,24 @@ class NewExperiment(Dialog[str | None]):
         self.boots = max(1, min(_MOST_BOOTS, self.boots + step))
         self.draw()
 
+    def list_offers(self) -> Offers:
+        """Return what may be varied, and what that compares."""
+        return list_variations(self.plan)
+
     def action_vary(self) -> None:
-        """Let it be typed, beside examples; a plan that is not made yet would close the field."""
-        self.workers.cancel_group(self, "ab")
-        entry = self.query_one(TextField)
-        self.last_vary = entry.value = self.vary
-        entry.open()
-        self.add_class("-typing")
-        self.refresh_bindings()
-        self.draw_rows()
+        """Let it be chosen, or typed."""
+        self.app.push_screen(VariationDialog(self.list_offers(), self.vary, self.EXAMPLE), self.take_variation)
 
-    def action_take(self) -> None:
-        """Vary what was typed, if it can be planned."""
-        self.read_variation(self.query_one("#because", Input).value.strip())
-        self.draw()
-
-    def action_leave(self) -> None:
-        """Leave the field as it was, or close."""
-        if self.typing:
-            self.vary = self.last_vary
-            self.end_typing()
+    def take_variation(self, words: str | None) -> None:
+        """Vary what was chosen; nothing is what is varied unasked."""
+        if words is not None:
+            self.vary = words or varying.DEFAULT
             self.draw()
-        else:
-            self.dismiss(None)
-
-    def read_variation(self, words: str) -> None:
-        """Take what was typed; nothing is what is varied unasked."""
-        self.vary = words or varying.DEFAULT
 
     def action_begin(self) -> None:
         """Begin what is planned; until it has begun or failed, no key but `escape` does anything."""
         if planned := self.planned:
             self.planned, self.beginning = None, True
-            self.query_one("#because").display = False
             self.begin(planned)
 
     @work(exclusive=True, group="ab")
@@ -352,20 +362,14 @@ class NewTune(NewExperiment, inherit_bindings=False):
 
     HEADING: ClassVar = "new tune"
     BINDINGS: ClassVar = [
-        Binding("enter", "begin", "begin"),
-        Binding("enter", "take", "take it", priority=True),
-        Binding("v", "vary", "try", priority=True),
+        Binding("enter", "begin", "begin", key_display="⏎"),
+        Binding("v", "vary", "vary"),
         Binding("plus,equals_sign", "budget(1)", "budget", key_display="+ -"),
         Binding("minus", "budget(-1)", "a smaller budget", show=False),
         Binding("question_mark", "app.keys", "help", key_display="?"),
-        Binding("escape,q", "leave", "leave it", key_display="esc"),
+        Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
-    TYPED: ClassVar = "what is tried"
-    EXAMPLES: ClassVar[Sequence[tuple[str, str]]] = (
-        ("empty", "all that may matter here"),
-        ("mode=graphs,compile", "only that"),
-        ("mode=graphs,compile n=7,11", "both, apart by a space"),
-    )
+    EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -398,9 +402,15 @@ class NewTune(NewExperiment, inherit_bindings=False):
         rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
         return PlannedExperiment(built.design, [built.resolved], rows)
 
-    def read_variation(self, words: str) -> None:
-        """Take what was typed; empty: all that may matter."""
-        self.vary = words
+    def list_offers(self) -> Offers:
+        """Return what may be tried; empty words are all that may matter."""
+        return [("", "all that may matter here"), *list_variations(self.plan)[1:]]
+
+    def take_variation(self, words: str | None) -> None:
+        """Try what was chosen; empty: all that may matter."""
+        if words is not None:
+            self.vary = words
+            self.draw()
 
     def action_budget(self, step: int) -> None:
         place = _MINUTES.index(self.minutes) + step

@@ -19,28 +19,17 @@ from textual.widgets import OptionList, Static
 from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import pluralize, read_called_name
-from dflash_tui.launch import recipe_files
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.monitoring import startup_history
-from dflash_tui.peers import cluster_launch, far_program
-from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.presentation import recipe_text
 from dflash_tui.presentation.plan_text import format_check
-from dflash_tui.presentation.recipe_text import choose_place
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.dialogs.doctor import Doctor
-from dflash_tui.tui.dialogs.drafters import DrafterChoice, DrafterDialog
-from dflash_tui.tui.dialogs.experiments import NewExperiment, NewTune
-from dflash_tui.tui.dialogs.hosts import PeerDialog, ProgramDialog, list_used_hosts
-from dflash_tui.tui.dialogs.options import OptionsDialog
-from dflash_tui.tui.dialogs.patches import PatchScreen
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_plan_error, render_servers
 from dflash_tui.tui.widgets.basic import (
@@ -56,8 +45,10 @@ from dflash_tui.tui.widgets.basic import (
 )
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what the first frame does not need is imported where it is opened
     from dflash_tui.monitoring.foreign_server import FoundServer
+    from dflash_tui.peers.transport import NeedsProgram
+    from dflash_tui.tui.dialogs.drafters import DrafterChoice
 
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for servers that dflash-tui did not start
 _HOSTS_SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
@@ -76,6 +67,7 @@ _OF_RECIPE = frozenset(
         "ab",
         "tune",
         "details",
+        "keep",
     }
 )
 """The actions that need a recipe to be highlighted."""
@@ -119,6 +111,9 @@ class HostSurveys:
 
     async def survey(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
         """Connect to the hosts, keep their link and their commands in `choice`, and `draw` after each answer."""
+        from dflash_tui.peers import cluster_launch
+        from dflash_tui.peers.transport import NeedsProgram
+
         request = plan.relaunch_request
         try:
             async with cluster_launch.open_peers(request.peers) as peers:
@@ -138,6 +133,8 @@ class HostSurveys:
 
     def _explain_missing(self, error: NeedsProgram) -> DflashError:
         """Return what to say of a host without this program, and keep that it is to be offered there."""
+        from dflash_tui.peers import far_program
+
         if error.host in self.installed:
             return far_program.build_unheard_error(error)
         self._missing = error
@@ -193,6 +190,7 @@ class LaunchScreen(SizedScreen[None]):
         Binding("m", "method", "Method", tooltip="Next method of speculation, such as mtp, or none"),
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
         Binding("i", "details", "Details", tooltip="The whole plan and its command, or what counts"),
+        Binding("k", "keep", "Keep", tooltip="Keep what is chosen here as a recipe of yours"),
         Binding("y", "copy", "Copy", tooltip="Copy the command"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
     ]  # fmt: skip
@@ -472,10 +470,14 @@ class LaunchScreen(SizedScreen[None]):
             self.notify("no server is running", severity="warning")
 
     def action_ab(self) -> None:
+        from dflash_tui.tui.dialogs.experiments import NewExperiment
+
         if (planned := self._plan()) and self.is_alone(planned.plan):
             self.app.push_screen(NewExperiment(planned.plan), self._begun)
 
     def action_tune(self) -> None:
+        from dflash_tui.tui.dialogs.experiments import NewTune
+
         if (planned := self._plan()) and self.is_alone(planned.plan):
             self.app.push_screen(NewTune(planned.plan), self._begun)
 
@@ -484,10 +486,14 @@ class LaunchScreen(SizedScreen[None]):
             self.post_message(self.Begun(identity))
 
     def action_options(self) -> None:
+        from dflash_tui.tui.dialogs.options import OptionsDialog
+
         if isinstance(recipe := self.chosen, Recipe):
             self.app.push_screen(OptionsDialog(self.choice, recipe), lambda _: self.draw())
 
     def action_patches(self) -> None:
+        from dflash_tui.tui.dialogs.patches import PatchScreen
+
         if planned := self._plan():
             self.app.push_screen(PatchScreen(planned.plan))
 
@@ -497,6 +503,8 @@ class LaunchScreen(SizedScreen[None]):
 
     def action_check(self, launching: bool) -> None:
         """Show the checks of the plan; a launch continues when none fails."""
+        from dflash_tui.tui.dialogs.doctor import Doctor
+
         if (recipe := self._recipe) is None:
             return
         try:
@@ -530,6 +538,8 @@ class LaunchScreen(SizedScreen[None]):
 
     def action_drafters(self) -> None:
         """List pairs, and make a recipe of the one that is chosen."""
+        from dflash_tui.presentation.recipe_text import choose_place
+        from dflash_tui.tui.dialogs.drafters import DrafterDialog
 
         def derive(choice: DrafterChoice | None) -> None:
             if choice:
@@ -540,6 +550,9 @@ class LaunchScreen(SizedScreen[None]):
     @work(exclusive=True, group="derive")
     async def derive(self, target: str, drafter: str, method: Method | None) -> None:
         """Make a recipe of a pair by what its models say themselves, and highlight it."""
+        from dflash_tui.launch import recipe_files
+        from dflash_tui.presentation import recipe_text
+
         self.notify(f"reading the config.json of {target} …", markup=False)
         try:
             name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
@@ -551,8 +564,25 @@ class LaunchScreen(SizedScreen[None]):
         self.query_one(RecipeList).choose(name)
         self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
 
+    def action_keep(self) -> None:
+        """Write a recipe of what is chosen for the highlighted one, and highlight that."""
+        from dflash_tui.launch import recipe_files
+
+        if planned := self._plan():
+            try:
+                path = recipe_files.keep_setting(planned)
+                self.entries = self.load()
+            except (DflashError, OSError) as error:
+                self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+                return
+            self.query_one(RecipeList).reload(self.entries)
+            self.query_one(RecipeList).choose(path.stem)
+            self.notify(f"written to {path}", markup=False)
+
     def action_hosts(self) -> None:
         """Choose the hosts of the recipe that is shown."""
+        from dflash_tui.tui.dialogs.hosts import PeerDialog, list_used_hosts
+
         if not (recipe := self._recipe):
             return
 
@@ -596,6 +626,7 @@ class LaunchScreen(SizedScreen[None]):
 
     def _offer_program(self, error: NeedsProgram) -> None:
         """Ask whether this program is to be installed on a host, and ask that host again when it was."""
+        from dflash_tui.tui.dialogs.hosts import ProgramDialog
 
         def ask_again(installed: bool | None) -> None:
             if installed:

@@ -101,18 +101,13 @@ def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[K
                 kept = texts.get((boot.run, key))
                 if kept and len(kept.arrivals) > 1 and done.decode_tok_s and not done.error:
                     by_key.setdefault(key, []).append(PlayedAnswer(boot, done, kept))
-        medians = {
-            key: sorted(each, key=PlayedAnswer.measure_speed)[(len(each) - 1) // 2] for key, each in by_key.items()
-        }
-        arms.append(medians)
+        by_speed = {key: sorted(each, key=PlayedAnswer.measure_speed) for key, each in by_key.items()}
+        arms.append({key: each[(len(each) - 1) // 2] for key, each in by_speed.items()})
     return [PlayedPair(key, arms[0][key], arms[1][key]) for key in arms[0] if key in arms[1]]
 
 
 class PlaybackScreen(SizedScreen[None]):
-    """Plays the answers of two arms side by side, prompt by prompt, beginning with the prompt of median ratio.
-
-    A UsageError says that there is no verdict, that nothing can be played, or that no arm or prompt is called so.
-    """
+    """Plays the answers of two arms prompt by prompt, from that of median ratio on; raises UsageError without any."""
 
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),

@@ -75,13 +75,13 @@ def test_it_keeps_another_method():
 
 def test_it_says_by_what_it_came():
     progress, found, planned = a_progress(LaunchRequest("gemma-4-26b-a4b", gpu="h200", mode=Mode.GRAPHS))
-    text = tuner.format_recipe(progress, found, planned.resolved)
+    path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    text = path.read_text()
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert "× the published setting's tok/s" in head[0]
     assert "Answers alike: yes" in head[1]
     assert "vllm 0.32.0, GPU, driver 580" in head[3]
     assert all("boots)" in line for line in head[4:])
-    path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     (figures,) = recipe_loader.load_recipe(path).hardware[planned.plan.hardware].expected
     assert figures.runs == sum(boot.arm == 1 for boot in progress.boots)
     assert figures.tok_s
@@ -89,7 +89,8 @@ def test_it_says_by_what_it_came():
 
 def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
     progress, found, planned = a_progress(LaunchRequest("demo-cpu", settings={"start.fork": "false"}))
-    assert "--set start.fork=false" in tuner.format_recipe(progress, found, planned.resolved)
+    path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
+    assert "--set start.fork=false" in path.read_text()
 
 
 @pytest.mark.parametrize(("name", "gpu", "package"), [
