@@ -146,7 +146,7 @@ def test_a_picture_is_drawn_of_both_kinds(finished, tmp_path):
     assert main.main(["report", finished.design.id, "--format", "svg", "-o", str(path)]) == 0
     assert "compile&#160;is&#160;faster" in path.read_text()
     assert main.main(["report", "sample", "--format", "svg", "-o", str(path)]) == 0
-    assert "SYNTHETIC" in path.read_text()
+    assert "smollm2-135m-instruct" in path.read_text()
 
 
 def test_two_real_runs_are_set_side_by_side(capsys, snapshot):

@@ -49,10 +49,10 @@ async def test_keys_pause_seek_and_hurry(clock):
         await shows(pilot, "REPLAY  end")
         await pilot.press(*["left"] * 3)
         await caught_up(pilot)
-        await shows(pilot, "● WARM", "2:55 of 3:19")
+        await shows(pilot, "● WARM", "3:04 of 3:19")
         await pilot.press("right", "plus", "plus", "minus")
         await caught_up(pilot)
-        await shows(pilot, "paused    ×2  3:03 of 3:19")
+        await shows(pilot, "paused    ×2  3:09 of 3:19")
         await pilot.press("home", "space")
         clock.at += 2
         await wait_for(pilot, lambda: "playing   ×2  4 s of 3:19" in text(panel))
