@@ -29,6 +29,7 @@ _MOST_T = 1000
 _LEAST_TURN = math.log(1.1)
 _NAME = 24
 _ADDED_BOOTS = 2
+_MOST_PROMPTS = 6
 _OUTPUT_HEADLINES = {
     OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
     OutputVerdict.DIFFERENT: "answers differ, beyond what boots of one arm differ by",
@@ -90,7 +91,7 @@ def format_figures(report: ExperimentReport, comparison: Comparison) -> str:
         return ""
     if is_noisy(comparison.ratio):
         if _depends_on_prompt(comparison):
-            return _list_far_prompts(comparison)[0]
+            return _format_prompts(comparison)
         causes = [f"{each.what} ({each.evidence})" for each in comparison.confounds if _disturbs(each.what)]
         causes += _list_spreads(report, comparison) + _list_far_prompts(comparison)
         return "; ".join(causes) or "nothing recorded explains it"
@@ -139,12 +140,21 @@ def _list_far_prompts(comparison: Comparison) -> list[str]:
     far = _find_far_prompts(comparison)
     if not far:
         return []
-    least, most = (
-        f"{format_factor(each.ratio.ratio)} ({format_factor(each.ratio.low)}–{format_factor(each.ratio.high)})"
-        f" with {name_prompt(each)}"
-        for each in far
-    )
+    least, most = map(_format_prompt, far)
     return [f"the ratio in {comparison.measure} is {least}, and {most}"]
+
+
+def _format_prompt(prompt: PromptRatio) -> str:
+    """Return the ratio of a prompt with its interval, which is shown although it may be wide."""
+    figures = [format_factor(value) for value in (prompt.ratio.ratio, prompt.ratio.low, prompt.ratio.high)]
+    return "{} ({}–{})".format(*figures) + f" with {name_prompt(prompt)}"
+
+
+def _format_prompts(comparison: Comparison) -> str:
+    """Return the ratios of all prompts from the least on; of many the least and the greatest."""
+    prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
+    shown = prompts if len(prompts) <= _MOST_PROMPTS else _find_far_prompts(comparison)
+    return f"the ratio in {comparison.measure} is {', '.join(map(_format_prompt, shown))}"
 
 
 def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: str = "", share: str = "") -> str:
@@ -158,9 +168,8 @@ def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: s
     if comparison.suggestive:
         return f"one boot does not show how far boots differ (up to 10 %); add boots: {add}"
     if is_noisy(comparison.ratio) and comparison.word is Verdict.NO_DIFFERENCE:
-        if _depends_on_prompt(comparison):
-            return "the table has each kind of prompt; measure your own with --dataset FILE"
-        return f"close what else uses the machine, or add boots: {add}"
+        own = "measure your own prompts: --dataset FILE"
+        return own if _depends_on_prompt(comparison) else f"close what else uses the machine, or add boots: {add}"
     if comparison.word is Verdict.NO_DIFFERENCE:
         return f"more boots show smaller differences: {add}"
     return f"share it: {share or f'dflash-tui report {design.id}'}"

@@ -50,7 +50,7 @@ def test_prompts_that_disagree_are_the_answer():
     one = msgspec.structs.replace(report.comparisons[0], ratio=Ratio(0.64, 0.37, 1.11), prompts=tuple(prompts))
     lines = [str(note) for note in verdict_text.list_answer(report, one)]
     assert "compile is faster than eager depends on the prompt" in lines[0]
-    assert "0.45 (0.31–0.66) with JSON, and 1.06 (0.83–1.36) with Q&A" in lines[1]
+    assert "0.45 (0.31–0.66) with JSON, 1.06 (0.83–1.36) with Q&A" in lines[1]
     meet = msgspec.structs.replace(prompts[1], ratio=Ratio(1.06, 0.6, 1.8))
     noisy = msgspec.structs.replace(one, prompts=(prompts[0], meet))
     assert "too noisy" in str(verdict_text.list_answer(report, noisy)[0])
