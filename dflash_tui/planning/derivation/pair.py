@@ -549,9 +549,10 @@ _LONGEST_NAME = 60
 
 
 def name_recipe(pair: DerivedPair) -> str:
-    """Return a name for the recipe of a pair: the target's, the drafter's or the method's."""
-    drafter = _last_part(pair.drafter.name) if pair.drafter else ""
-    words = [_last_part(pair.target.name), drafter or pair.method.value]
+    """Return a name for the recipe of a pair: the target's, and the drafter's or the method's."""
+    target, drafter = _last_part(pair.target.name), _last_part(pair.drafter.name) if pair.drafter else ""
+    said_twice = drafter.lower().startswith(target.lower()) and len(drafter) > len(target)
+    words = [drafter] if said_twice else [target, drafter or pair.method.value]
     return re.sub(r"[^a-z0-9._-]+", "-", "-".join(words).lower()).strip("-._")[:_LONGEST_NAME] or "derived"
 
 
