@@ -113,6 +113,9 @@ class Plan(msgspec.Struct, frozen=True):
     base_folder: str = ""
     """The engine that the one in `engine_folder` is made from with the patches; empty where no patch is added."""
 
+    def __post_init__(self) -> None:
+        ip_address(self.host)  # a plan is also read from recordings of others
+
     @property
     def unpatched_folder(self) -> str:
         """The engine without the patches that the plan adds: launches with and without a patch share it."""

@@ -83,7 +83,8 @@ def text(raw: bytes) -> str:
 TOUR = (
     ("", "FAILED"),
     ("l", "following"),
-    ("1", "does not load"),
+    ("1", "✗ quoted"),
+    ("\x1b[B", "does not load"),
     ("3", "refused"),
     ("v", "INTERRUPTED"),
 )

@@ -89,7 +89,10 @@ def run(data: bytes) -> None:
         assert registry.find_run(each.id) == each
     for as_json in (False, True):
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-            assert servers.ps(Namespace(all=True, json=as_json, verbose=not as_json)) == 0
+            assert (
+                servers.ps(Namespace(command="runs", run="", program="", all=True, json=as_json, verbose=not as_json))
+                == 0
+            )
         assert_plain(out.getvalue() + err.getvalue())
 
 
