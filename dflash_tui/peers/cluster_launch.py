@@ -7,6 +7,7 @@ or one is named twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -459,7 +460,13 @@ async def _launch_peers(
 ) -> None:
     """Launch rank 1 and further, which wait for rank 0, and add each to `far`."""
     for peer, order in zip(peers, list_orders(planned), strict=True):
-        answer = await peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order)
+        asked = asyncio.ensure_future(peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order))
+        try:
+            answer = await asyncio.shield(asked)
+        except asyncio.CancelledError:  # the far side may be launching it: only its answer names what to stop
+            with contextlib.suppress(DflashError):
+                far.append(FarRank(order.rank, peer.host, (await asked).run))
+            raise
         far.append(FarRank(order.rank, peer.host, answer.run))
         text = f"rank {order.rank} launched, as {answer.run}"
         report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True, host=peer.host))
