@@ -44,8 +44,8 @@ _SEARCH_TIMEOUT = 1.0
 _LOCAL_HOSTS = {"127.0.0.1": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "::1": "::1"}  # noqa: S104
 _FIRST_USER_PORT = 1024
 _DEFAULT_PORT = "8000"
-# What else may have a server behind it: Python, and what passes the port of a container on.
-_MAY_SERVE = re.compile(r"python|docker-proxy|rootlessport|conmon|pasta|slirp")
+# What passes the port of a container on: there may be a server behind it.
+_PASSES_ON = re.compile(r"docker-proxy|rootlessport|conmon|pasta|slirp")
 
 
 class ForeignIdentity(NamedTuple):
@@ -222,7 +222,7 @@ class FoundServer(msgspec.Struct, frozen=True):
 async def find_foreign_servers() -> list[FoundServer]:
     """Return the vLLM servers that listen on this machine and that dflash-tui did not start, by port.
 
-    A process of ours whose command is that of no vLLM server, Python or container is not asked. It takes 1 s at most,
+    A process of ours whose command names neither vLLM nor a container's port is not asked. It takes 1 s at most,
     and `KEY_VARIABLE` is sent to none.
     """
     listeners = await asyncio.to_thread(_list_candidates)
@@ -257,7 +257,7 @@ def _find_session(pid: int) -> int:
 
 def _may_serve(listener: Listener) -> bool:
     words = _read_command(listener)
-    return not words or _is_server(words) or bool(_MAY_SERVE.search(words[0]))
+    return not words or "vllm" in " ".join(words).lower() or bool(_PASSES_ON.search(words[0]))
 
 
 def _read_command(listener: Listener) -> list[str]:

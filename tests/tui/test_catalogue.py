@@ -111,7 +111,7 @@ async def test_enter_on_a_pair_makes_a_recipe_of_it(hub):
         await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
         await open_pairs(pilot, "qwen3.8-27b/dflash2")
         await pilot.press("enter")
-        name = "qwen3.8-27b-qwen3.8-27b-dflash2"
+        name = "qwen3.8-27b-dflash2"
         await wait_for(pilot, lambda: getattr(panel.launch_screen.chosen, "name", "") == name)
         recipe = recipe_loader.find_recipe(name)
         assert (recipe.method, recipe.num_speculative_tokens, recipe.oldest_vllm) == (Method.DFLASH, 7, "0.28.0")
