@@ -18,6 +18,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dflash_tui.common.formatting import format_percent
 from dflash_tui.events import Health
 from dflash_tui.monitoring import observer
 from dflash_tui.run_state import alarms
@@ -26,7 +27,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.widgets.chart import build_chart_lines
-from dflash_tui.tui.widgets.figures import build_tiles
+from dflash_tui.tui.widgets.figures import RECENT, build_tiles
 from dflash_tui.vllm_output.metrics import Rates
 from tests import ROOT
 from tests.support.waiting import until
@@ -118,7 +119,7 @@ async def _at_rest(run: Run, state: RunState) -> tuple[tuple[float, float], floa
 
 
 async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
-    """The tile of a window that holds a bench shows what the difference of two /metrics says, to 0.1 %."""
+    """A window with a bench has what the difference of two /metrics says, to 0.1 %; the tile has ten seconds."""
     before, began = await _at_rest(run, state)
     bench = await asyncio.create_subprocess_exec(
         *COMMAND, "bench", run.id, "--json", "--scale", "0.5", stdout=subprocess.PIPE
@@ -130,7 +131,9 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
     assert found is not None
     assert found.acceptance == pytest.approx(expected, rel=1e-3)
     shown = {tile.name: tile for row in build_tiles(state, run.plan, 7, now, now - began) for tile in row}
-    assert shown["acceptance"].value == f"{expected * 100:.1f} %"
+    recent = state.window(RECENT, now)
+    assert recent is not None
+    assert shown["acceptance"].value == format_percent(recent.acceptance, 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured["acceptance"] == pytest.approx(expected, rel=1e-3)
     kinds = {"Q&A", "Code", "JSON", "Math", "LongCode"}
