@@ -134,7 +134,7 @@ def _everybody_sees_the_same(run: Run, events: list[dict[str, Any]]) -> None:
                 attach.send_signal(signal.SIGINT)
     assert attach.returncode == 130
     assert [e for e in seen if e["event"] == "phase"] == [e for e in events if e["event"] == "phase"]
-    listed = json_lines(dflash("ps", "--json").stdout)
+    listed = [line for line in json_lines(dflash("ps", "--json").stdout) if "run" in line]
     assert [(row["run"], row["status"]) for row in listed] == [(run.id, "warm")]
     assert listed[0]["memory_bytes"] > 1e9
     log = dflash("logs", run.id).stdout

@@ -48,10 +48,6 @@ THROUGH_UP = {
         ["{wrong}", "--trust", "--force", "a test"],
         "this vLLM has no flag --no-such-flag", "unrecognized arguments", "without no-such-flag",
     ),
-    "a folder that is not there": (
-        ["--set", "target.model=/nowhere/target"],
-        "/nowhere/target holds no model", "HFValidationError", "the recipe's own models",
-    ),
     "an empty folder": (
         ["--set", "target.model={empty}"],
         "holds no model", "Invalid repository ID or local directory", "the recipe's own models",

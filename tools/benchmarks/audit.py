@@ -45,8 +45,9 @@ class Home:
         return done
 
     def told(self, *words: str, codes: Iterable[int] = (0,)) -> list[dict[str, Any]]:
-        """Run a command with --json and return its lines."""
-        return [json.loads(line) for line in self.said(*words, "--json", codes=codes).out.splitlines()]
+        """Run a command with --json and return its lines; `ps` without the servers of others on this machine."""
+        lines = [json.loads(line) for line in self.said(*words, "--json", codes=codes).out.splitlines()]
+        return [line for line in lines if "run" in line] if words[0] == "ps" else lines
 
     def orphans(self) -> list[int]:
         """Return the orphans that are ours, of all that are listed."""
