@@ -53,7 +53,7 @@ class Run(msgspec.Struct, frozen=True):
     """The name of its folder: launch time and recipe."""
     plan: Plan
     """What was launched."""
-    pid: int
+    pid: Annotated[int, msgspec.Meta(gt=1, lt=1 << 31)]
     """The pid of the server process."""
     born: str
     """The identity of the process (boot and start time): with the pid it names one process for good."""
