@@ -21,7 +21,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck
 
 KIND = "Chat"
-# What is sent again with every turn: so many characters, the newest.
+# Characters that are sent again with every turn: the newest of the conversation.
 MOST_CHARACTERS = 1 << 18
 # An answer takes a quarter of the context at most: one without an end would leave no room for the next line.
 _ANSWER_SHARE = 4

@@ -55,11 +55,6 @@ def format_release(pair: CataloguePair) -> str:
     return pair.oldest_vllm or _OLDEST
 
 
-def format_source(pair: CataloguePair) -> str:
-    """Return who published a pair first of all."""
-    return pair.figures[0].source if pair.figures else next(iter(pair.sources), UNKNOWN)
-
-
 def find_nearest_figure(pair: CataloguePair, hardware: Hardware | None) -> CatalogueFigure | None:
     """Return a published speed of vLLM: on one such machine, else on several of them, else the first that there is."""
     speeds = [figure for figure in pair.figures if figure.values and "tok/s" in figure.what]

@@ -397,7 +397,7 @@ def test_several_requests_are_kept_under_way_in_a_boot(port):
 
 
 def test_a_server_in_the_way_is_stopped_once_all_is_prepared(port, monkeypatch):
-    """And only by whoever says so: it is named and left alone before, and when the preparation fails."""
+    """It is stopped only on request: before that, and when the preparation fails, it is named and left alone."""
     fake_engine.make(port)
     words = (fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)
     up = [sys.executable, "-m", "dflash_tui", "up", fake_engine.RECIPE, "--detach"]

@@ -41,7 +41,7 @@ TASKS = (
 STREAMS = (1, 4)
 # Contexts up to here are read with the scores of every position: of a long one that would be megabytes.
 READ = 1000
-SOME = 8  # of the others, one token in so many
+EVERY_TOKENS = 8  # after longer prompts, every eighth token is read
 CANDIDATES = 20
 _COUNTER = re.compile(
     r"^vllm:(spec_decode_num_drafts|spec_decode_num_accepted_tokens)_total(?:\{.*\})? (\S+)$", re.MULTILINE
@@ -152,7 +152,7 @@ async def measure_rounding(client: httpx.AsyncClient, reference: Server, prompts
             if len(prompt.tokens) <= READ:
                 shifts += measure_shifts(tokens, decoded, await scorer.read(prompt.tokens, tokens))
                 continue
-            for at in range(0, len(tokens), SOME):
+            for at in range(0, len(tokens), EVERY_TOKENS):
                 choice = await ask(client, reference, [*prompt.tokens, *tokens[:at]], 1, logprobs=CANDIDATES)
                 shifts += measure_shifts(tokens[at : at + 1], decoded[at : at + 1], [read_scores(choice)[0]])
     return shifts

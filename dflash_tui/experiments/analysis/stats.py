@@ -439,7 +439,7 @@ def bounded_exp(log: float) -> float:
 def bootstrap_mean(values: Sequence[float]) -> Ratio:
     """Return the mean with its 95 % interval, by a percentile bootstrap; the same for as many of the same values.
 
-    Its ends are at least those of a share of which none or all of so many were seen (Clopper & Pearson 1934).
+    Its ends are at least those of a share of which none or all of the values were seen (Clopper & Pearson 1934).
     """
     draw = random.Random(len(values))  # noqa: S311 - nothing secret
     means = sorted(fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
