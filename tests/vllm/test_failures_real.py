@@ -50,7 +50,7 @@ THROUGH_UP = {
     ),
     "an empty folder": (
         ["--set", "target.model={empty}"],
-        "holds no model", "Invalid repository ID or local directory", "the recipe's own models",
+        "holds no model", "Invalid repository ID or local directory", "without what you changed: target.model",
     ),
     "a context longer than the cache": (
         ["--set", "max-model-len=32768", "--set", "kv-cache-memory-bytes=8M", *NO_CACHE],
