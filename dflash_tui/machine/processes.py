@@ -133,9 +133,17 @@ def find_port_listener(port: int) -> str:
         if listener.port == port:
             if listener.pid is None:
                 return "a process of another user"
-            with contextlib.suppress(psutil.Error):
-                return f"{psutil.Process(listener.pid).name()} (pid {listener.pid})"
+            if name := read_process_name(listener.pid):
+                return f"{name} (pid {listener.pid})"
     return ""
+
+
+def read_process_name(pid: int) -> str:
+    """Return the name of a process; empty where there is none, or it may not be known."""
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return ""
 
 
 def is_running(process: psutil.Process) -> bool:
