@@ -124,7 +124,7 @@ def read_energy(uuids: Sequence[str]) -> float | None:
     def add_up() -> float:
         _begin_session()
         handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-        return sum(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in handles) / 1000
+        return float(sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles))) / 1000
 
     try:
         return _ask(add_up, _ENERGY_TIMEOUT)
