@@ -7,10 +7,11 @@ import contextlib
 import functools
 import ssl
 from collections.abc import Callable, Mapping
-from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported with httpx, where something is asked
+    from http.cookiejar import CookieJar
+
     import httpx
 
 # The /metrics of a real server are some 100 kB, of eight engines under one port less than 1 MB.
@@ -69,17 +70,22 @@ def open_client(
         timeout=httpx.Timeout(timeout, read=reading or timeout),
         trust_env=False,
         headers=plain,
-        cookies=_NoCookies(),
+        cookies=_make_empty_jar(),
         verify=_load_certificates(),
         event_hooks={"response": [_forget_redirect]},
     )
 
 
-class _NoCookies(CookieJar):
-    """Reads no cookie: the library's parser prints a traceback where one cannot be read."""
+@functools.cache
+def _make_empty_jar() -> CookieJar:
+    """Return a jar that reads no cookie: the library's parser prints a traceback where one cannot be read."""
+    from http.cookiejar import CookieJar
 
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        pass
+    class EmptyJar(CookieJar):
+        def extract_cookies(self, response: Any, request: Any) -> None:
+            pass
+
+    return EmptyJar()
 
 
 async def _forget_redirect(response: httpx.Response) -> None:

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
 from signal import SIGHUP
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import App
 from textual.binding import Binding
+from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import Worker, WorkerError, get_current_worker
 
@@ -153,7 +154,7 @@ def _describe_moved_port(planned: PlannedLaunch) -> str:
 
 
 _SCREENS = {
-    "launch": "launch_screen", "live": "run_screen", "replay": "replay_screen",
+    "live": "run_screen", "replay": "replay_screen",
     "ab": "ab_screen", "compare": "compare_screen", "chat": "chat_screen",
 }  # fmt: skip
 # Other themes, from the palette, get these for the variables that Textual does not know.
@@ -304,8 +305,8 @@ class DflashApp(TerminalApp):
         self._pool = pool
         self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
         self.launch_screen = LaunchScreen(now, probe, load)
-        for mode in ("launch", "live", "replay", "ab", "compare", "chat"):
-            self.add_mode(mode, partial(getattr, self, _SCREENS[mode]))
+        for mode, screen in _SCREENS.items():
+            self.add_mode(mode, partial(getattr, self, screen))
         self._last_experiment_mode = ""
         self._mode_before_chat = "live"
         self._foreign_screens: dict[str, ForeignScreen] = {}
@@ -347,8 +348,12 @@ class DflashApp(TerminalApp):
 
     @property
     def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
-        """The mode to begin in; without one of ours Textual makes a screen, and lays it out, that nobody sees."""
+        """The mode to begin in."""
         return "launch" if self._at_launch else App.DEFAULT_MODE
+
+    def get_default_screen(self) -> Screen[Any]:
+        """Return the first screen; Textual parses the style sheet once more for that of a mode."""
+        return self.launch_screen if self._at_launch else super().get_default_screen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
@@ -359,6 +364,7 @@ class DflashApp(TerminalApp):
             asyncio.get_running_loop().set_default_executor(self._pool)
 
     async def on_mount(self) -> None:
+        self.add_mode("launch", lambda: self.launch_screen)
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:
