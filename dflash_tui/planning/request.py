@@ -13,7 +13,7 @@ from dflash_tui.common.secrets import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.serve_flags import takes_path
 
 # Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
@@ -30,6 +30,9 @@ class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     port: int | None = None
     num_speculative_tokens: int | None = None
     """Another number of drafted tokens per step; 0 is without speculation."""
+    set_up: SetUp | None = None
+    """Another set-up: the fast or the published one."""
+    streams: int | None = None
     gpu: str | None = None
     """Other GPUs, or another class of them."""
     vllm: str | None = None
@@ -93,6 +96,10 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The port; without it the recipe's, or the next one that is free."""
     num_speculative_tokens: int | None = None
     """Tokens that the drafter proposes per step; 0 is without speculation."""
+    set_up: SetUp | None = None
+    """The fast or the published set-up; without it the fast one where its answers were compared."""
+    streams: int | None = None
+    """How many requests at a time it is for."""
     gpu: str | None = None
     """GPUs by index or UUID with commas between, or a class such as `h100`."""
     vllm: str | None = None
@@ -109,7 +116,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def with_changes(self, changes: LaunchChanges) -> "LaunchRequest":
         """Return this request with `changes`."""
         fields: dict[str, Any] = {name: () if name == "peers" else None for name in changes.removed}
-        fields |= {name: value for name in _OPTIONS if (value := getattr(changes, name)) is not None}
+        fields |= {name: value for name in ("set_up", *_OPTIONS) if (value := getattr(changes, name)) is not None}
         settings = {name: value for name, value in self.settings.items() if name not in changes.removed_settings}
         return replace(self, settings=settings | changes.settings, **fields)
 
@@ -150,6 +157,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 def _list_options(of: "LaunchChanges | LaunchRequest") -> list[str]:
     options = [(f"--{name.replace('_', '-')}", getattr(of, name)) for name in _OPTIONS]
     words = [word for name, value in options if value is not None for word in (name, str(value))]
+    words += [f"--{of.set_up}"] if of.set_up else []
     return words + [word for name, value in of.settings.items() for word in ("--set", f"{name}={value}")]
 
 
@@ -158,7 +166,7 @@ register_type(LaunchRequest)
 
 # The fields that are options of the command line by the same name, in the order in which they are typed.
 _OPTIONS = tuple(
-    name for name in LaunchRequest.__struct_fields__ if name not in {"recipe", "settings", "peers", "link"}
+    name for name in LaunchRequest.__struct_fields__ if name not in {"recipe", "set_up", "settings", "peers", "link"}
 )
 _TEXTS = ("recipe", "profile", "variant", "gpu", "vllm", "engine")
 

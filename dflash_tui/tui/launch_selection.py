@@ -12,10 +12,11 @@ from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
+from dflash_tui.planning import fast_set_up
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import resolution
-from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, SetUp, Status
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs.verification import Verification
 
@@ -172,6 +173,20 @@ class LaunchSelection:
         following = names[(names.index(request.profile or names[0]) + 1) % len(names)]
         self._change(recipe, profile=following)
         return len(names) > 1
+
+    def toggle_fast(self, recipe: Recipe) -> bool:
+        """Choose the other set-up of `recipe`; return whether it has a fast one.
+
+        Raises:
+            DflashError: the recipe cannot be planned so.
+        """
+        planned = self.plan(recipe)
+        other = SetUp.PUBLISHED if planned.plan.set_up is SetUp.FAST else SetUp.FAST
+        tokens, streams = planned.plan.num_speculative_tokens, self.request(recipe).streams
+        if other is SetUp.FAST and not fast_set_up.find_fast_set_up(planned.resolved, tokens, streams):
+            return False
+        self._change(recipe, set_up=other)
+        return True
 
     def next_variant(self, recipe: Recipe) -> bool:
         """Choose the next variant of `recipe`, or none; return whether it has any."""

@@ -185,6 +185,8 @@ class LaunchScreen(SizedScreen[None]):
         # With priority, so that what is typed right behind it is for the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
         Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
+        Binding("exclamation_mark", "fast", "Fast", key_display="!",
+                tooltip="The fast set-up, with split verification, or the published one"),
         Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
         Binding("g", "gpu", "GPU", tooltip="Next GPU"),
         Binding("m", "method", "Method", tooltip="Next method of speculation, such as mtp, or none"),
@@ -435,6 +437,12 @@ class LaunchScreen(SizedScreen[None]):
     def action_profile(self) -> None:
         if recipe := self._recipe:
             self.choice.next_profile(recipe)
+            self.draw()
+
+    def action_fast(self) -> None:
+        if (recipe := self._recipe) and self._plan():
+            if not self.choice.toggle_fast(recipe):
+                self.notify(f"{recipe.name} has no fast set-up here")
             self.draw()
 
     def action_variant(self) -> None:
