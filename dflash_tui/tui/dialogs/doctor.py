@@ -124,9 +124,8 @@ class Doctor(Dialog[str | None]):
 
         planned = PlannedLaunch(self.resolved, self.plan)
         try:
-            async with cluster_launch.open_peers(self.plan.relaunch_request.peers) as peers:
-                planned = await cluster_launch.place_on_hosts(planned, peers)
-                report = (await cluster_launch.check_and_survey(planned, peers, thorough=not self.launching))[0]
+            async with cluster_launch.open_hosts(self.plan.relaunch_request.peers) as hosts:
+                report, _ = await hosts.check(await hosts.place(planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be run"))
             self.query_one("#found", Static).update(Content(str(error)))
