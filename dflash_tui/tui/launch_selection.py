@@ -72,7 +72,7 @@ class LaunchSelection:
 
     def request(self, recipe: Recipe) -> LaunchRequest:
         """Return what is asked for; what nobody chose is left to the recipe and the machine."""
-        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         return request if self.gpu is None or recipe.for_cpu else replace(request, gpu=str(self.gpu))
 
     def plan(self, recipe: Recipe, port: int | None = None) -> PlannedLaunch:
@@ -174,19 +174,20 @@ class LaunchSelection:
         self._change(recipe, profile=following)
         return len(names) > 1
 
-    def toggle_fast(self, recipe: Recipe) -> bool:
-        """Choose the other set-up of `recipe`; return whether it has a fast one.
-
-        Raises:
-            DflashError: the recipe cannot be planned so.
-        """
-        planned = self.plan(recipe)
-        other = SetUp.PUBLISHED if planned.plan.set_up is SetUp.FAST else SetUp.FAST
-        tokens, streams = planned.plan.num_speculative_tokens, self.request(recipe).streams
-        if other is SetUp.FAST and not fast_set_up.find_fast_set_up(planned.resolved, tokens, streams):
+    def has_fast(self, recipe: Recipe) -> bool:
+        """Whether `recipe` as it is selected has a fast set-up, or is in it."""
+        try:
+            planned = self.plan(recipe)
+        except DflashError:
             return False
-        self._change(recipe, set_up=other)
-        return True
+        plan, streams = planned.plan, self.request(recipe).streams
+        is_fast = plan.set_up is SetUp.FAST
+        return is_fast or bool(fast_set_up.find_fast_set_up(planned.resolved, plan.num_speculative_tokens, streams))
+
+    def toggle_fast(self, recipe: Recipe) -> None:
+        """Choose the other set-up of `recipe`, which has a fast one."""
+        is_fast = self.plan(recipe).plan.set_up is SetUp.FAST
+        self._change(recipe, set_up=SetUp.PUBLISHED if is_fast else SetUp.FAST)
 
     def next_variant(self, recipe: Recipe) -> bool:
         """Choose the next variant of `recipe`, or none; return whether it has any."""
@@ -230,7 +231,7 @@ class LaunchSelection:
         return self.plan(recipe, port)
 
     def _change(self, recipe: Recipe, **fields: str | int | Mode | Method | None) -> None:
-        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:

@@ -74,11 +74,12 @@ def test_what_would_fail_a_check_offline_has_no_tick():
 def test_the_fast_set_up_is_toggled():
     choice, recipe = on(a_gpu(Hardware.H200)), recipe_loader.find_recipe("gemma-4-26b-a4b")
     assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
-    assert choice.toggle_fast(recipe)
+    assert choice.has_fast(recipe)
+    choice.toggle_fast(recipe)
     assert choice.plan(recipe).plan.patches == ("triton-split-verify",)
-    assert choice.toggle_fast(recipe)
+    choice.toggle_fast(recipe)
     assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
-    assert not choice.toggle_fast(recipe_loader.find_recipe("qwen3.5-27b"))
+    assert not choice.has_fast(recipe_loader.find_recipe("qwen3.5-27b"))
 
 
 def test_profiles_and_variants_go_round():

@@ -15,7 +15,7 @@ V2 = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def planned(recipe: str = "gemma-4-26b-a4b", gpu: str = "h200", vllm: str | None = "0.26.0", **asked) -> PlannedLaunch:
-    return plan_launch(LaunchRequest(recipe, gpu=gpu, vllm=vllm, **asked), GpuProbe())
+    return plan_launch(LaunchRequest(recipe=recipe, gpu=gpu, vllm=vllm, **asked), GpuProbe())
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
@@ -85,7 +85,7 @@ def test_a_fast_set_up_that_is_none_is_refused(asked, why):
 
 
 def test_stock_is_published_and_ours_is_fast():
-    request = LaunchRequest("gemma-4-26b-a4b", gpu="h200")
+    request = LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200")
     arms = build_stock_variation(request, lambda wanted: plan_launch(wanted, GpuProbe())).arms
     assert (arms[STOCK].set_up, arms[OURS]) == (SetUp.PUBLISHED, LaunchChanges(set_up=SetUp.FAST))
-    assert request.with_changes(arms[OURS]).to_argv()[-1] == "--fast"
+    assert "--fast" in request.with_changes(arms[OURS]).to_argv()
