@@ -62,7 +62,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
             "2  ◆ B compile  ◐    1:40  starting",
             "compile        <1 s",
             "● A eager        1     12.0   36.2  3.03",
-            "left (estimate from 1 boot); q leaves it running",
+            "left, a longer start with compile not counted (estimate from 1 boot)",
         ):
             await wait_for(pilot, partial(has, panel, words))
         recorded = next(run for run in registry.list_runs() if run.id == "20261121-020000-toy")
