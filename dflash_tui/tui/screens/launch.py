@@ -224,6 +224,7 @@ class LaunchScreen(SizedScreen[None]):
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
+        self._was_left = False
         self.wanted = ""  # the recipe to highlight once the list is there
         self.detailed = False
         self.running: list[Run] = []
@@ -265,6 +266,19 @@ class LaunchScreen(SizedScreen[None]):
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
         self.load_speeds()
+        if self._was_left:
+            self.reload_entries()
+
+    def on_screen_suspend(self) -> None:
+        self._was_left = True
+
+    @work(exclusive=True, group="entries")
+    async def reload_entries(self) -> None:
+        """Show the recipes that were added or removed meanwhile, such as the winner of an A/B."""
+        entries = await asyncio.to_thread(self.load)
+        if (recipes := self._recipes) and entries.keys() != self.entries.keys():
+            self.entries = entries
+            recipes.reload(entries)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
