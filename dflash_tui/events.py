@@ -317,8 +317,9 @@ class LatenciesSampled(Event, frozen=True, tag="latencies"):
 class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     """Memory in bytes that the server uses; `source` says how it was measured, `total` is the capacity.
 
-    `available` is what the machine has left where the server takes its memory from the machine (CPU, unified), and
-    `swapped` what of the server the kernel has put on a disk there.
+    `swapped` is what of the server is in swap. Where the server takes its memory from the machine (CPU, unified),
+    `available` is what the machine has left, `cached` its page cache, and `stalled` the share of the last ten seconds
+    in which no program ran, since all waited for memory.
     """
 
     used: Whole
@@ -326,6 +327,8 @@ class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     source: str
     available: Whole | None = None
     swapped: Whole = 0
+    cached: Whole | None = None
+    stalled: Amount | None = None
 
 
 class GpusSampled(Event, frozen=True, tag="gpus"):
