@@ -21,7 +21,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.events import GpusSampled, Preparing, RankSampled, decode_recorded
 from dflash_tui.experiments.design import Arm, Boot, Conditions, HostFacts
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import gpus, nvml, process_environment, system
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.peers.connection import PeerConnection, RankChecked, open_connection
@@ -73,7 +73,7 @@ class BootServer:
             checks, survey = await cluster_launch.check_and_survey(planned, peers)
             checks.raise_failed(offer_force=False)
             self.hosts = _describe_hosts(planned, peers, survey.answers)
-            run = self._run = await cluster_launch.launch_over_hosts(LaunchJob(planned), peers, report)
+            run = self._run = await cluster_launch.launch_over_hosts(planned, peers, report)
         return run
 
     async def stop(self) -> list[str]:

@@ -24,7 +24,7 @@ from dflash_tui.common.formatting import format_gib, truncate
 from dflash_tui.engines import inventory, model_hub
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import planner, preparation
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check, warn_check
 from dflash_tui.launch.preflight.runner import PreflightReport
@@ -109,7 +109,8 @@ async def place_on_hosts(planned: PlannedLaunch, peers: Sequence[PeerConnection]
     """Return what is planned, on the link that the hosts share now if it takes several."""
     if not peers or (planned.plan.cluster and planned.plan.cluster.is_named):
         return planned
-    return await plan_over_hosts(planned.plan.relaunch_request, peers, port=planned.plan.port)
+    placed = await plan_over_hosts(planned.plan.relaunch_request, peers, port=planned.plan.port)
+    return placed._replace(forced=planned.forced, replaces=planned.replaces)
 
 
 async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
@@ -126,7 +127,7 @@ async def check_and_survey(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
 ) -> tuple[PreflightReport, Survey]:
     """Return the checks of a launch here and on every peer, `thorough` ones for `doctor`, and what the peers said."""
-    near = await runner.run_preflight(planned.resolved, planned.plan, thorough=thorough)
+    near = await runner.run_preflight(planned, thorough=thorough)
     survey = await survey_ranks(planned, peers)
     return PreflightReport((*near.checks, *survey.checks)), survey
 
@@ -326,9 +327,9 @@ class ConnectedHosts:
         report, survey = await check_and_survey(planned, self._peers)
         return report, survey.planned
 
-    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+    async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server on all hosts."""
-        return await launch_over_hosts(job, self._peers, report)
+        return await launch_over_hosts(planned, self._peers, report)
 
 
 @asynccontextmanager
@@ -342,18 +343,18 @@ async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
 
 
 async def launch_over_hosts(
-    job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
 ) -> Run:
-    """Launch all ranks of a job, and the keeper that holds them together; return the run of rank 0.
+    """Launch all ranks of a server, and the keeper that holds them together; return the run of rank 0.
 
     `peers` are the other hosts, from rank 1 on. When anything fails, what was launched there is stopped again.
     """
     far: list[FarRank] = []
     try:
         if peers:
-            await _prepare_all(job, peers, report)
-            await _launch_peers(job.planned, peers, report, far)
-        run = await ThisMachine().launch(job._replace(far_ranks=tuple(far)), report)
+            await _prepare_all(planned, peers, report)
+            await _launch_peers(planned, peers, report, far)
+        run = await ThisMachine().launch(planned._replace(far_ranks=tuple(far)), report)
     except BaseException:
         await asyncio.shield(_stop_launched(peers, far))
         raise
@@ -370,9 +371,9 @@ async def prepare_hosts(
     Without peers it is this machine alone.
     """
     if peers:
-        await _prepare_all(LaunchJob(planned), peers, report)
+        await _prepare_all(planned, peers, report)
     else:
-        await preparation.prepare_engine_and_models(LaunchJob(planned), report)
+        await preparation.prepare_engine_and_models(planned, report)
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
@@ -413,18 +414,19 @@ async def _start_keeper(run: Run) -> None:
         raise
 
 
-async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]) -> None:
+async def _prepare_all(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
+) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, and compare what is there then.
 
     What is whole here is copied to who lacks it; of the rest each host fetches its own.
     """
-    planned = job.planned
     for peer in peers:
         peer.report = _name_host(peer.host, report)
     orders = list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
-    near = preparation.prepare_without_launch(job._replace(planned=planned), report)
+    near = preparation.prepare_without_launch(planned, report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
         await asyncio.gather(near, *tasks)

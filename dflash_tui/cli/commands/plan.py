@@ -119,11 +119,11 @@ def doctor(args: argparse.Namespace) -> int:
     if args.recipe is None:
         args.recipe = "demo-cpu"
         planned = plan_launch_here(read_launch_request(args))
-        report = asyncio.run(runner.run_machine_checks(planned.resolved, planned.plan))
+        report = asyncio.run(runner.run_machine_checks(planned))
     else:
         planned = plan_over_peers(read_launch_request(args), args)
         if args.release_page_cache:
-            models = asyncio.run(runner.survey_launch(planned.resolved, planned.plan)).models
+            models = asyncio.run(runner.survey_launch(planned)).models
             freed = system.release_page_cache(list_local_files(models))
             print_status(f"{format_gib(freed)} of page cache released")
         report = asyncio.run(_check_all_hosts(planned))

@@ -285,6 +285,8 @@ class LaunchScreen(SizedScreen[None]):
     @work(exclusive=True, group="speeds")
     async def load_speeds(self) -> None:
         """Read what the newest run of each recipe reached, away from the screen's own thread."""
+        if not await asyncio.to_thread(registry.list_runs):
+            return
         from dflash_tui.monitoring import recording
 
         self.choice.measured = await asyncio.to_thread(recording.measure_newest_speeds)
