@@ -295,8 +295,8 @@ class LatenciesSampled(Event, frozen=True, tag="latencies"):
 class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     """Bytes of memory that the server uses, of `total`; `source` says how it was measured.
 
-    `swapped` is what of the server is in swap. Where it takes the machine's memory (CPU, unified), `available` is what is
-    left, `cached` the page cache, and `stalled` the share of ten seconds in which all programs waited for memory.
+    `swapped` is what of the server is in swap. Where it takes memory of the machine (CPU, unified), `available` is what
+    is left, `cached` the page cache, and `stalled` the share of ten seconds in which all programs waited for memory.
     """
 
     used: Whole
