@@ -91,37 +91,6 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
 
 
 @pytest.mark.index
-def test_the_published_way_of_qwen3_next_is_recognised(read, tmp_path):
-    """The marker may stand anywhere among imports and bases; without the import it is broken, not in."""
-    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
-    edit(engine, NEXT, "    IsHybrid,\n):", "    IsHybrid, SupportsEagle3\n):")
-    found = stand(engine)["qwen3-next-eagle3"]
-    assert found.state is PatchState.DRIFTED
-    edit(engine, NEXT, "    SupportsLoRA,\n", "    SupportsLoRA,\n    SupportsEagle3,\n")
-    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
-
-
-@pytest.mark.index
-@pytest.mark.parametrize(
-    "text",
-    [
-        "    # def supports_non_causal(cls) -> bool:\n    #     return True\n",
-        "    said = 'supports_non_causal'\n",
-    ],
-)
-def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
-    """A comment and a string: the patch is needed all the same."""
-    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
-    edit(
-        engine,
-        TRITON,
-        "    @classmethod\n    def supports_head_size",
-        f"{text}    @classmethod\n    def supports_head_size",
-    )
-    assert stand(engine)["triton-non-causal"].state is PatchState.NEEDED
-
-
-@pytest.mark.index
 def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     """Ours in the one and theirs in the other is not in; it is shown what stands there."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
