@@ -46,7 +46,7 @@ _Resolve = Callable[[Hardware | None], ResolvedRecipe]
 
 
 class PlannedLaunch(NamedTuple):
-    """A plan, and what it was made of."""
+    """A server that is to be launched: its plan, what that was made of, and how it is launched."""
 
     resolved: ResolvedRecipe
     """The recipe for this hardware, with what the user changed."""
@@ -57,12 +57,6 @@ class PlannedLaunch(NamedTuple):
     """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
     cache: ArmCache | None = None
     """The caches that an arm of an experiment has for itself; None for any other launch."""
-
-
-class LaunchJob(NamedTuple):
-    """A server that is to be launched."""
-
-    planned: PlannedLaunch
     forced: str = ""
     """Why failed checks are overruled; empty when none is."""
     replaces: str = ""

@@ -15,9 +15,8 @@ from typing import NamedTuple, Protocol
 from dflash_tui.common.errors import PreflightFailed, ServerFailed, UsageError
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Preparing
-from dflash_tui.launch import planner, preparation, restarts, shutdown
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
-from dflash_tui.launch.preflight import runner
+from dflash_tui.launch import planner, restarts, shutdown
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight.machine import HOW_TO_SHARE
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
@@ -33,22 +32,20 @@ _Admitted = tuple[PlannedLaunch, Path]  # a plan whose port and GPUs are reserve
 
 
 @asynccontextmanager
-async def reserve_launch(
-    planned: PlannedLaunch, report: Callable[[str], None], *, forced: str = ""
-) -> AsyncIterator[PlannedLaunch]:
+async def reserve_launch(planned: PlannedLaunch, report: Callable[[str], None]) -> AsyncIterator[PlannedLaunch]:
     """Reserve port and GPUs of a launch until the block ends, by when its server is recorded; yield the plan with them.
 
     A port or GPU that the request does not name is replaced by a free one.
 
-    `report` takes a line when the port is another one than planned. With `forced`, the reason why failed checks are
-    overruled, GPUs are shared with a server that is starting.
+    `report` takes a line when the port is another one than planned. A forced launch shares GPUs with a server that is
+    starting.
 
     Raises:
         UsageError: the port that was asked for is not free; it says who has it.
         PreflightFailed: another server is starting on the GPUs; it says which.
         DflashError: nothing can be reserved, as on a full disk.
     """
-    admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report, forced))
+    admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report))
     try:
         admitted, path = await asyncio.shield(admission)
     except asyncio.CancelledError:
@@ -93,13 +90,13 @@ def _drop_admitted(admission: asyncio.Future[_Admitted]) -> None:
         reservation.drop_reservation(admission.result()[1])
 
 
-def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -> _Admitted:
+def _admit(planned: PlannedLaunch, report: Callable[[str], None]) -> _Admitted:
     """Reserve what is planned, or plan once more around what others have, outside of the lock since that takes long."""
     for _ in range(_MAX_TRIES):
         plan = planned.plan
         with reservation.lock_reservations():
             free = lifecycle.find_free_port(plan.port)
-            claim = "" if forced else find_gpu_claim(plan)
+            claim = "" if planned.forced else find_gpu_claim(plan)
             if free == plan.port and not claim:
                 return planned, reservation.write_reservation(f"launch of {plan.recipe}", plan)
             owners = "" if free == plan.port else lifecycle.describe_passed_ports(plan.port, free)
@@ -117,7 +114,7 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim:
     again = planner.plan_launch_here(request, port=free, cluster=plan.cluster)
     if gpu_claim and again.plan.gpus == plan.gpus:
         raise _build_claimed_error(plan, gpu_claim)
-    return again
+    return again._replace(forced=planned.forced, replaces=planned.replaces)
 
 
 def _build_claimed_error(plan: Plan, claim: str, *, forcible: bool = True) -> PreflightFailed:
@@ -146,13 +143,13 @@ class BesideQuestion(NamedTuple):
 class LaunchBegun(NamedTuple):
     """The questions are answered, or a server is launched again: port and GPUs are reserved next."""
 
-    job: LaunchJob
+    planned: PlannedLaunch
 
 
 class LaunchPlanned(NamedTuple):
     """This is launched if the checks pass, on the port and the GPUs that are reserved."""
 
-    job: LaunchJob
+    planned: PlannedLaunch
 
 
 class ChecksMade(NamedTuple):
@@ -162,10 +159,10 @@ class ChecksMade(NamedTuple):
 
 
 class ServerLaunched(NamedTuple):
-    """The server runs, in place of an earlier run if the job names one."""
+    """The server runs, in place of an earlier run if the launch names one."""
 
     run: Run
-    job: LaunchJob
+    planned: PlannedLaunch
 
 
 class ForkFailed(NamedTuple):
@@ -245,41 +242,22 @@ class Hosts(Protocol):
     async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
         """Return the checks of a launch, and what is planned with the commands of all machines."""
 
-    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+    async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server; `report` is called with each event of the preparation."""
 
 
 OpenHosts = Callable[[Sequence[str]], AbstractAsyncContextManager[Hosts]]
 
 
-class ThisMachine:
-    """The machine of a server that runs on one."""
-
-    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
-        """Return what is planned."""
-        return planned
-
-    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
-        """Return the checks of a launch, and what is planned."""
-        return await runner.run_preflight(planned.resolved, planned.plan), planned
-
-    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
-        """Prepare and launch the server."""
-        return await preparation.prepare_and_launch(job, report)
-
-
-async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
+async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
     """Launch a server and watch it until it ends or `front` stops watching; launch it again where that may help.
 
     Nothing is launched when a question is answered with no.
-
-    Without names `open_hosts` yields `ThisMachine`.
 
     Raises:
         DflashError: the server cannot be launched.
         ServerFailed: it failed, and is not launched again.
     """
-    planned = job.planned
     if not await front.confirm(TrustQuestion(planned.resolved.recipe, [planned.plan])):
         return
     others = registry.list_living_servers()
@@ -287,7 +265,7 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
         return
     attempts = _Restarts(policy, front)
     while True:
-        run = await check_and_launch(job, front, open_hosts)
+        run = await check_and_launch(planned, front, open_hosts)
         state = RunState()
         try:
             why = await _watch_start(run, state, front)
@@ -297,37 +275,35 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
             if not why:
                 return
             front.show(ForkFailed(run, why))
-            planned = await asyncio.to_thread(restarts.plan_with_spawn, run.plan)
-        job = LaunchJob(planned, job.forced, replaces=run.id)
+            spawned = await asyncio.to_thread(restarts.plan_with_spawn, run.plan)
+            planned = spawned._replace(forced=planned.forced)
+        planned = planned._replace(replaces=run.id)
 
 
-async def check_and_launch(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts) -> Run:
+async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts) -> Run:
     """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
 
     Raises:
         DflashError: it cannot be launched; nothing is left of it.
     """
     loop = asyncio.get_running_loop()
-    peers = job.planned.plan.relaunch_request.peers
+    peers = planned.plan.relaunch_request.peers
 
     def note(text: str) -> None:
         loop.call_soon_threadsafe(front.show, LaunchNote(text))
 
-    front.show(LaunchBegun(job))
-    async with open_hosts(peers) as hosts:
-        placed = await hosts.place(job.planned)
-        async with reserve_launch(placed, note, forced=job.forced) as reserved:
-            job = job._replace(planned=reserved)
-            if not peers:
-                front.show(LaunchPlanned(job))
-            report, surveyed = await hosts.check(reserved)
-            if peers:  # they say themselves what they would run
-                front.show(LaunchPlanned(job._replace(planned=surveyed)))
-            front.show(ChecksMade(report))
-            if not job.forced or not report.forcible:
-                report.raise_failed()
-            run = await hosts.launch(job, front.show)
-    front.show(ServerLaunched(run, job))
+    front.show(LaunchBegun(planned))
+    async with open_hosts(peers) as hosts, reserve_launch(await hosts.place(planned), note) as reserved:
+        if not peers:
+            front.show(LaunchPlanned(reserved))
+        report, surveyed = await hosts.check(reserved)
+        if peers:  # they say themselves what they would run
+            front.show(LaunchPlanned(surveyed))
+        front.show(ChecksMade(report))
+        if not reserved.forced or not report.forcible:
+            report.raise_failed()
+        run = await hosts.launch(reserved, front.show)
+    front.show(ServerLaunched(run, reserved))
     return run
 
 

@@ -208,14 +208,22 @@ def separate_caches(plan: Plan, settings: Collection[str], folder: Path | str) -
     return replace(plan, env=plan.env | own)
 
 
-def format_command(plan: Plan) -> str:
-    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank."""
+def format_command(plan: Plan, *, brief: bool = False) -> str:
+    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank.
+
+    `brief` has of the ranks after rank 1 only the lines in which they differ from it.
+    """
     if not plan.ranks:
         return _format_rank(plan.argv, plan.env)
     ranks = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
-    return "\n".join(
-        f"# rank {number}, on {rank.host}\n{_format_rank(rank.argv, rank.env)}" for number, rank in enumerate(ranks)
-    )
+    lines: list[str] = []
+    first = _format_rank(ranks[1].argv, ranks[1].env).splitlines()
+    for number, rank in enumerate(ranks):
+        command = _format_rank(rank.argv, rank.env)
+        own = [line.removesuffix("\\").strip() for line in command.splitlines() if line not in first]
+        title = f"# rank {number}, on {rank.host}"
+        lines += [f"{title}: as rank 1, with {' '.join(own)}"] if brief and number > 1 else [title, command]
+    return "\n".join(lines)
 
 
 def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:

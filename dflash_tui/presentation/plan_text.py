@@ -83,7 +83,7 @@ def _summarize_memory(planned: PlannedLaunch) -> str:
         return _explain_unknown_memory(planned.plan)
     if not fit.knows_weights:
         return "unknown: the size of the weights is not known"
-    kind = "unified memory" if fit.unified else "GPU memory"
+    kind = ("unified memory" if fit.unified else "GPU memory") + _name_each(planned)
     whole = f"{format_gib(fit.fixed + (fit.kv_needed or 0))} of {format_gib(fit.total)} {kind}"
     if fit.kv_left <= 0 or not fit.holds_request:
         return f"no: it needs ≈ {whole}, and vLLM may take {format_gib(fit.budget)}"
@@ -112,7 +112,16 @@ def _summarize_downloads(planned: PlannedLaunch) -> str:
     named = ", ".join(f"{name} {UNKNOWN if size is None else format_megabytes(size)}" for name, size, _disk in parts)
     download = format_megabytes(sum(size or 0 for _, size, _disk in parts))
     disk = format_megabytes(sum(size or 0 for _, _download, size in parts))
-    return f"{least}{download} to download ({named}), {least}{disk} on disk"
+    each = _name_each(planned) if plan.ranks else ""
+    return f"{least}{download} to download{each} ({named}), {least}{disk} on disk"
+
+
+def _name_each(planned: PlannedLaunch) -> str:
+    """Return of what one figure is where a server takes several hosts or GPUs; empty for one GPU."""
+    if planned.plan.ranks:
+        return f" on each of {len(planned.plan.ranks) + 1} hosts"
+    count = planned.resolved.flags.get("tensor-parallel-size", 1)
+    return "" if count == 1 else f" on each of {count} GPUs"
 
 
 def _summarize_speed(plan: Plan) -> str:

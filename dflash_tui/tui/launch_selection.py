@@ -71,7 +71,7 @@ class LaunchSelection:
 
     def request(self, recipe: Recipe) -> LaunchRequest:
         """Return what is asked for; what nobody chose is left to the recipe and the machine."""
-        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         return request if self.gpu is None or recipe.for_cpu else replace(request, gpu=str(self.gpu))
 
     def plan(self, recipe: Recipe, port: int | None = None) -> PlannedLaunch:
@@ -215,7 +215,7 @@ class LaunchSelection:
         return self.plan(recipe, port)
 
     def _change(self, recipe: Recipe, **fields: str | int | Mode | Method | None) -> None:
-        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:

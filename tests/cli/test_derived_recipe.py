@@ -38,6 +38,8 @@ def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
     assert (recipe.oldest_vllm, recipe.target.size_gb, recipe.method) == ("0.28.0", 0.002, Method.DFLASH)
     assert recipe.drafter
     assert recipe.drafter.max_tokens == 7
+    assert main.main(["plan", only_recipe().stem, "--gpu", "h100"]) == 0  # later by its name
+    assert capsys.readouterr().out == out
 
 
 def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path, capsys):

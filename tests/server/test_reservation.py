@@ -39,9 +39,9 @@ from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle
 from tests.support.fake_runs import FAKE
 async def main():
-    planned = planner.plan_launch_here(LaunchRequest({RECIPE!r}, gpu=sys.argv[2] or None))
+    planned = planner.plan_launch_here(LaunchRequest(recipe={RECIPE!r}, gpu=sys.argv[2] or None))
     moved = []
-    async with session.reserve_launch(planned, moved.append, forced=sys.argv[3]) as admitted:
+    async with session.reserve_launch(planned._replace(forced=sys.argv[3]), moved.append) as admitted:
         plan = admitted.plan
         print(json.dumps([plan.port, plan.gpus, moved]), flush=True)
         if "hold" in sys.argv:
@@ -211,9 +211,9 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
         server.bind(("127.0.0.1", plan.port))
         server.listen()
         record(plan.port + 1, parent, processes.read_process_identity(parent))
-        moved = plan_launch_here(LaunchRequest("demo-cpu"), port=plan.port)
+        moved = plan_launch_here(LaunchRequest(recipe="demo-cpu"), port=plan.port)
         lines = list[str]()
-        admitted, path = session._admit(moved, lines.append, "")
+        admitted, path = session._admit(moved, lines.append)
         reservation.drop_reservation(path)
         listener, holder = lifecycle.port_owner(plan.port), f"the launch of x (pid {parent})"
     assert admitted.plan.port == plan.port + 2
@@ -224,7 +224,7 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
 
 async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):
     """Also where that happens in the moment in which it reserves."""
-    planned = plan_launch_here(LaunchRequest("demo-cpu", port=free_port(18_970)))
+    planned = plan_launch_here(LaunchRequest(recipe="demo-cpu", port=free_port(18_970)))
     entered, go_on, write = asyncio.Event(), threading.Event(), reservation.write_reservation
     loop = asyncio.get_running_loop()
 

@@ -18,7 +18,7 @@ from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens import verdict as verdict_screen
 from tests.support.experiment_factories import BASE, a_boot, a_design, a_plan, boots, told, written
 from tests.tui.conftest import HOSTILE, a_recipe
-from tests.tui.panel import app, shows, text, wait_for
+from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 from tests.tui.test_runs import written as a_written_run
 from tests.unit.presentation.test_experiment_report import a_report
 
@@ -62,7 +62,7 @@ async def test_a_boot_that_starts_shows_the_phases_of_its_run():
             "2  ◆ B compile  ◐    1:40  starting",
             "compile        <1 s",
             "● A eager        1     12.0   36.2  3.03",
-            "left (estimate from 1 boot); q leaves it running",
+            "left, a longer start with compile not counted (estimate from 1 boot)",
         ):
             await wait_for(pilot, partial(has, panel, words))
         recorded = next(run for run in registry.list_runs() if run.id == "20261121-020000-toy")
@@ -215,11 +215,14 @@ async def test_plus_adds_boots_after_a_question(monkeypatch):
 async def test_k_keeps_the_faster_arm_as_a_recipe():
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
-    panel = app(now=NOW)
+    panel = DflashApp(now=lambda: NOW, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "✓ demo-cpu")
         await opened(pilot, report.design.id, "▲ compile is faster")
         await pilot.press("k")
         await shows(pilot, "wrote ", "demo-cpu-tuned.yaml")
+        await pilot.press("1")
+        await shows(pilot, "✓ demo-cpu-tuned")
     recipe = (paths.user_recipes_folder() / "demo-cpu-tuned.yaml").read_text()
     assert "mode: compile" in recipe
     assert "× eager's tok/s" in recipe

@@ -37,6 +37,13 @@ def test_a_boot_that_takes_longer_than_those_of_the_other_arm_ends_the_estimate(
     assert render_left(standing(*events), UNKNOWN, BASE, 120).plain == snapshot
 
 
+def test_a_slower_start_that_was_never_seen_makes_it_a_least():
+    over = told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1])
+    line = render_left(standing(*over), UNKNOWN, BASE, 160).plain
+    assert "at least" in line
+    assert "a longer start with compile not counted (estimate from 1 boot)" in line
+
+
 @pytest.mark.parametrize(("over", "outlook"), [(0, STARTS), (3, UNKNOWN)], ids=["a start", "the last boot"])
 def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
     """A start took no longer before, or a boot of the same arm: how much is left is then unknown, and not nothing."""

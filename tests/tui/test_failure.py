@@ -21,7 +21,7 @@ from tests.support import command_line, recordings
 from tests.tui.conftest import a_run, recorded
 from tests.tui.panel import app, feed, shows, text, wait_for
 
-DEMO = LaunchRequest("demo-cpu")
+DEMO = LaunchRequest(recipe="demo-cpu")
 CPU = "cpu-vllm-0.32.0"
 SIZES = [(120, 36), (80, 24)]
 
@@ -72,7 +72,7 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
         assert "dflash-tui up demo-cpu --set max-model-len=8064" in seen
         assert "+ --max-model-len 8064" in seen
         assert isinstance(panel.screen, RemedyDialog)
-        monkeypatch.setattr(panel, "bring_up", lambda job: wanted.append(job.planned.plan))
+        monkeypatch.setattr(panel, "bring_up", lambda planned: wanted.append(planned.plan))
         await pilot.press("enter")
         await wait_for(pilot, lambda: bool(wanted))
     assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"

@@ -246,7 +246,7 @@ def test_the_energy_of_a_server_over_hosts_is_unknown():
 
 def test_a_launch_again_keeps_the_link_in_view_and_looks_it_up_again(folders):
     """Addresses that the link had are no change of the command, and are not relied upon."""
-    request = LaunchRequest("demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
+    request = LaunchRequest(recipe="demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
     named = planner.plan_launch(request, GpuProbe(), cluster=PAIR)
     run = replace(a_run(), plan=named.plan)
     again = plan_relaunch(run, LaunchChanges()).plan

@@ -95,7 +95,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of the recipe called `name`, or `name` itself when that is a path.
+    """Return the file of the recipe called `name`, derived ones included, or `name` itself when that is a path.
 
     Raises:
         UsageError: there is no such recipe; the message names the nearest one.
@@ -105,6 +105,9 @@ def recipe_path(name: str) -> Path:
             raise UsageError(f"no recipe file {name}", hint=f"a model of the hub, without a recipe: --target {name}")
         return Path(name)
     files = list_recipe_files()
+    derived = paths.derived_recipes_folder() / f"{name}.yaml"
+    if name not in files and is_recipe_name(name) and derived.is_file():
+        return derived
     if name not in files:
         hint = suggest_nearest(name, files) or f"there are: {', '.join(files)}"
         raise UsageError(f"no recipe called '{name}'", hint=hint)

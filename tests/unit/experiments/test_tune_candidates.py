@@ -15,7 +15,10 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
-DEMO, GEMMA = LaunchRequest("demo-cpu", port=8500), LaunchRequest("gemma-4-26b-a4b", gpu="h200", port=8500)
+DEMO, GEMMA = (
+    LaunchRequest(recipe="demo-cpu", port=8500),
+    LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", port=8500),
+)
 
 
 def plan(request: LaunchRequest):
