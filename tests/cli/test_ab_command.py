@@ -75,7 +75,7 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
 
 def test_the_panel_takes_the_same_options():
     """By their names; a wrong name and a wrong value are told."""
-    asked = ExperimentRequest(LaunchRequest("demo-cpu"))
+    asked = ExperimentRequest(LaunchRequest(recipe="demo-cpu"))
     typed = builder.build_experiment(builder.add_typed_options(asked, "rounds=2 concurrency=1,4 temperature=0.7"))[0]
     design, _ = experiment("demo-cpu", "--rounds", "2", "--concurrency", "1,4", "--temperature", "0.7")
     assert typed.command == design.command
