@@ -188,7 +188,7 @@ class VariationDialog(ListDialog[str]):
         self.dismiss(self.field.value.strip())
 
 
-class OptionsDialog(VariationDialog):
+class OptionWords(VariationDialog):
     """Asks for options of an A/B; ends with what was typed, or with None."""
 
     HEADING: ClassVar = "options of the A/B"
@@ -298,7 +298,7 @@ class NewExperiment(Dialog[str | None]):
 
     def action_options(self) -> None:
         """Let options be typed."""
-        self.app.push_screen(OptionsDialog((), self.options, "rounds=2 temperature=0.7"), self.take_options)
+        self.app.push_screen(OptionWords((), self.options, "rounds=2 temperature=0.7"), self.take_options)
 
     def take_options(self, words: str | None) -> None:
         """Plan the A/B with the options that were typed."""
