@@ -29,7 +29,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe
+from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, SetUp
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
@@ -107,9 +107,10 @@ def build_tune(
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)
-    base, (resolved,) = builder.build_experiment(
-        replace(request, own_cache=False), Varied("tune", {PUBLISHED: LaunchChanges()}), cluster=cluster
-    )
+    build = partial(builder.build_experiment, replace(request, own_cache=False), cluster=cluster)
+    base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
+    if base.arms[0].plan.set_up is SetUp.FAST:  # its patch is one of the axes
+        base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
     chosen = tune_schedule.Axes(tuple(axes), {})
     if not axes:
         streams, plan = max(request.concurrency), base.arms[0].plan
