@@ -19,7 +19,7 @@ from dflash_tui.common.untrusted_json import decode_json
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster import Cluster, RankCommand
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, Trust
+from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, SetUp, Trust
 from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.planning.recipes.settings import HOST
 from dflash_tui.planning.request import LaunchRequest
@@ -110,6 +110,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Which of them this plan's own command is for."""
     ranks: tuple[RankCommand, ...] = ()
     """What the others run, from rank 1 on; their own plans may have other folders in it."""
+    set_up: SetUp = SetUp.PUBLISHED
     base_folder: str = ""
     """The engine that the one in `engine_folder` is made from with the patches; empty where no patch is added."""
 

@@ -9,9 +9,10 @@ from dflash_tui.cli import main
 from dflash_tui.cli.console import print_status
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import boot, store
-from dflash_tui.experiments.builder import DurationEstimate
+from dflash_tui.experiments import boot, builder, store
+from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
 from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.presentation import experiment_text
 from tests.support import toy_pair
 from tests.support.command_line import experiment
@@ -70,6 +71,17 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
     assert again.command == design.command
     assert {word for word in words if word != "--honest"} <= set(rest)
     assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
+
+
+def test_the_panel_takes_the_same_options():
+    """By their names; a wrong name and a wrong value are told."""
+    asked = ExperimentRequest(LaunchRequest(recipe="demo-cpu"))
+    typed = builder.build_experiment(builder.add_typed_options(asked, "rounds=2 concurrency=1,4 temperature=0.7"))[0]
+    design, _ = experiment("demo-cpu", "--rounds", "2", "--concurrency", "1,4", "--temperature", "0.7")
+    assert typed.command == design.command
+    for words in ("round=2", "rounds=0", "own-cache=false"):
+        with pytest.raises(UsageError):
+            builder.add_typed_options(asked, words)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_plan
 from tests.support.preflight_situations import a_gpu
@@ -69,6 +69,17 @@ def test_what_would_fail_a_check_offline_has_no_tick():
     assert choice.suited(recipe).suits is Suitability.YES
     choice.probe = GpuProbe((a_gpu(Hardware.H200),), "570.86")
     assert (choice.suited(recipe).suits, "needs driver 580" in choice.suited(recipe).why) == (Suitability.NO, True)
+
+
+def test_the_fast_set_up_is_toggled():
+    choice, recipe = on(a_gpu(Hardware.H200)), recipe_loader.find_recipe("gemma-4-26b-a4b")
+    assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
+    assert choice.has_fast(recipe)
+    choice.toggle_fast(recipe)
+    assert choice.plan(recipe).plan.patches == ("triton-split-verify",)
+    choice.toggle_fast(recipe)
+    assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
+    assert not choice.has_fast(recipe_loader.find_recipe("qwen3.5-27b"))
 
 
 def test_profiles_and_variants_go_round():
