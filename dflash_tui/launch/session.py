@@ -15,9 +15,8 @@ from typing import NamedTuple, Protocol
 from dflash_tui.common.errors import PreflightFailed, ServerFailed, UsageError
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Preparing
-from dflash_tui.launch import planner, preparation, restarts, shutdown
+from dflash_tui.launch import planner, restarts, shutdown
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.machine import HOW_TO_SHARE
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
@@ -250,28 +249,10 @@ class Hosts(Protocol):
 OpenHosts = Callable[[Sequence[str]], AbstractAsyncContextManager[Hosts]]
 
 
-class ThisMachine:
-    """The machine of a server that runs on one."""
-
-    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
-        """Return what is planned."""
-        return planned
-
-    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
-        """Return the checks of a launch, and what is planned."""
-        return await runner.run_preflight(planned), planned
-
-    async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
-        """Prepare and launch the server."""
-        return await preparation.prepare_and_launch(planned, report)
-
-
 async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
     """Launch a server and watch it until it ends or `front` stops watching; launch it again where that may help.
 
     Nothing is launched when a question is answered with no.
-
-    Without names `open_hosts` yields `ThisMachine`.
 
     Raises:
         DflashError: the server cannot be launched.

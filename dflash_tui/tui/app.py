@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # what the first frame does not need is imported where it is 
     from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.monitoring.recording import Player
     from dflash_tui.run_state.state import RunState
-    from dflash_tui.tui.dialogs.doctor import Launch
     from dflash_tui.tui.palette import Panel
     from dflash_tui.tui.screens.chat import ChatScreen
     from dflash_tui.tui.screens.experiment import ExperimentScreen
@@ -588,7 +587,7 @@ class DflashApp(TerminalApp):
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
         else:
-            self.bring_up(PlannedLaunch(message.resolved, message.plan, forced=message.forced))
+            self.bring_up(message.planned)
 
     @property
     def preparing(self) -> bool:
@@ -676,9 +675,9 @@ class DflashApp(TerminalApp):
         if run := self._shown.own:
             self.push_screen(RemedyDialog(run, offer_same_again(run)), self._launch_again)
 
-    def _launch_again(self, chosen: Launch | None) -> None:
+    def _launch_again(self, chosen: PlannedLaunch | None) -> None:
         if chosen:
-            self.post_message(LaunchScreen.Launch(*chosen))
+            self.post_message(LaunchScreen.Launch(chosen))
 
 
 if TYPE_CHECKING:

@@ -42,6 +42,6 @@ def test_a_change_is_said_by_its_key(changes, key, words):
 def test_a_key_takes_the_first_change_and_no_example():
     advice = ("drop a flag with ", hint_setting("NAME", "null", is_example=True), ", or ", hint_setting("a", "1"))
     planned = command_line.planned("demo-cpu")
-    dialog = Doctor(planned.resolved, planned.plan, launching=True)
+    dialog = Doctor(planned, launching=True)
     dialog.checks = [fail_check("flags", "wrong", advice), warn_check("drafts", "many", hint_setting("b", "2"))]
     assert (dialog._find_way("o").settings, dialog._find_way("v")) == ({"a": "1"}, LaunchChanges())

@@ -27,7 +27,7 @@ async def launched(pilot: Pilot[str], *settings: str) -> DflashApp:
     panel = pilot.app
     assert isinstance(panel, DflashApp)
     planned = command_line.planned(fake_engine.RECIPE, *(word for name in settings for word in ("--set", name)))
-    panel.post_message(LaunchScreen.Launch(planned.resolved, planned.plan))
+    panel.post_message(LaunchScreen.Launch(planned))
     return panel
 
 

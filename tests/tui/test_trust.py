@@ -51,7 +51,7 @@ def launches(monkeypatch) -> list[str]:
 def want(panel: DflashApp, recipe: Recipe) -> None:
     """Ask for a launch as the launch screen and the remedies do, when the checks are over."""
     planned = command_line.planned(recipe.name)
-    panel.post_message(LaunchScreen.Launch(planned.resolved, planned.plan))
+    panel.post_message(LaunchScreen.Launch(planned))
 
 
 async def test_a_launch_is_asked_about_once(recipe, launches):

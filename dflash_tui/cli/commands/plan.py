@@ -86,7 +86,7 @@ def plan(args: argparse.Namespace) -> int:
         print_json(msgspec.to_builtins(planned.plan) | figures)
     else:
         width = terminal_width()
-        command = format_command(planned.plan).replace("\n", "\n  ")
+        command = format_command(planned.plan, brief=True).replace("\n", "\n  ")
         summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
         print_data(describe_plan(planned, width) if args.verbose else summary)
     if not args.json and not args.verbose:
@@ -110,8 +110,8 @@ def _name_taken_port(plan: Plan) -> None:
 
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
-    async with cluster_launch.open_peers(planned.plan.relaunch_request.peers) as peers:
-        return (await cluster_launch.check_and_survey(planned, peers, thorough=True))[0]
+    async with cluster_launch.open_hosts(planned.plan.relaunch_request.peers) as hosts:
+        return (await hosts.check(planned, thorough=True))[0]
 
 
 def doctor(args: argparse.Namespace) -> int:

@@ -20,8 +20,6 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import Hint, LaunchChanges, format_advice, name_options
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.runs import lifecycle
@@ -58,28 +56,23 @@ class Doctor(Dialog[str | None]):
 
     def __init__(
         self,
-        resolved: ResolvedRecipe,
-        plan: Plan,
+        planned: PlannedLaunch,
         *,
         launching: bool,
         change: Callable[[LaunchChanges], PlannedLaunch] | None = None,
     ) -> None:
-        """Make the dialog.
+        """Make the dialog that checks what is planned; with `launching` it closes when no check fails.
 
-        Args:
-            resolved: The resolved recipe.
-            plan: What is checked.
-            launching: Whether it is launched when no check fails.
-            change: Returns the plan with the changes that a fix names; without it none can be made here.
+        `change` returns the plan with the changes that a fix names; without it none can be made here.
         """
         super().__init__()
-        self.resolved, self.plan, self.launching, self.change = resolved, plan, launching, change
+        self.planned, self.launching, self.change = planned, launching, change
         self.report: PreflightReport | None = None
         self.checks: list[Check] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
-            yield Static(Content(f"checking {self.plan.recipe} …"), id="verdict", markup=False)
+            yield Static(Content(f"checking {self.planned.plan.recipe} …"), id="verdict", markup=False)
             with VerticalScroll(id="checks"):
                 yield Static(id="found", markup=False)
             yield TextField(id="because", placeholder="launch anyway, because …")
@@ -114,7 +107,7 @@ class Doctor(Dialog[str | None]):
 
     def action_run_checks(self) -> None:
         """Run the checks (again)."""
-        self.query_one("#verdict", Static).update(Content(f"checking {self.plan.recipe} …"))
+        self.query_one("#verdict", Static).update(Content(f"checking {self.planned.plan.recipe} …"))
         self.check()
 
     @work(exclusive=True)
@@ -122,11 +115,9 @@ class Doctor(Dialog[str | None]):
         """Run the checks and show their results."""
         from dflash_tui.peers import cluster_launch
 
-        planned = PlannedLaunch(self.resolved, self.plan)
         try:
-            async with cluster_launch.open_peers(self.plan.relaunch_request.peers) as peers:
-                planned = await cluster_launch.place_on_hosts(planned, peers)
-                report = (await cluster_launch.check_and_survey(planned, peers, thorough=not self.launching))[0]
+            async with cluster_launch.open_hosts(self.planned.plan.relaunch_request.peers) as hosts:
+                report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.query_one("#verdict", Static).update(Content("the checks could not be run"))
             self.query_one("#found", Static).update(Content(str(error)))
@@ -152,7 +143,7 @@ class Doctor(Dialog[str | None]):
         """Change the launch as a fix says, and run the checks again."""
         if self.change and (changes := self._find_way(key)):
             try:
-                self.resolved, self.plan = self.change(changes)[:2]
+                self.planned = self.change(changes)
             except DflashError as error:
                 self.notify(error.what, severity="error", markup=False)
                 return
@@ -198,7 +189,6 @@ def render_check(check: Check, width: int) -> Content:
     return content
 
 
-Launch = tuple[ResolvedRecipe, Plan, str]
 _INDENT = 4  # cells of a remedy's number
 
 
@@ -231,8 +221,8 @@ def offer_same_again(run: Run) -> SameAgain:
     return SameAgain((Remedy("as it was"),), (run.plan.relaunch_request.to_command(),))
 
 
-class RemedyDialog(ListDialog[Launch]):
-    """Offers changes of a run that is over; ends with the resolved recipe, the plan and why, or with None.
+class RemedyDialog(ListDialog[PlannedLaunch]):
+    """Offers changes of a run that is over; ends with what is to be launched, or with None.
 
     A variable that a remedy needs is asked for, and kept in this program's environment only.
     """
@@ -313,7 +303,7 @@ class RemedyDialog(ListDialog[Launch]):
         if needs and not os.environ.get(needs):
             self.open_field("", f"{needs}: kept in memory until the panel is closed, never written to disk")
         elif self.planned:
-            self.check(self.planned.resolved, self.planned.plan)
+            self.check(self.planned)
 
     def action_take(self) -> None:
         """Launch with the variable that was typed."""
@@ -323,17 +313,17 @@ class RemedyDialog(ListDialog[Launch]):
             self.action_choose()
 
     @work(exclusive=True, group="fix")
-    async def check(self, resolved: ResolvedRecipe, plan: Plan) -> None:
-        """End what is left, check the plan as every launch is checked, and hand it on."""
+    async def check(self, planned: PlannedLaunch) -> None:
+        """End what is left, check what is planned as every launch is checked, and hand it on."""
         if self.offer.leftovers:
             try:
                 await lifecycle.stop_server(self.run)
             except DflashError as error:
                 self.show_detail(str(error))
                 return
-        reason = await self.app.push_screen_wait(Doctor(resolved, plan, launching=True))
+        reason = await self.app.push_screen_wait(Doctor(planned, launching=True))
         if reason is not None:
-            self.dismiss((resolved, plan, reason))
+            self.dismiss(planned._replace(forced=reason))
 
 
 def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:
