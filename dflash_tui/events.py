@@ -295,7 +295,8 @@ class LatenciesSampled(Event, frozen=True, tag="latencies"):
 class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     """Bytes of memory that the server uses, of `total`; `source` says how it was measured.
 
-    Where that is the machine's memory (CPU, unified), `available` is what is left, and `swapped` what is on a disk.
+    `swapped` is what of the server is in swap. Where it takes memory of the machine (CPU, unified), `available` is what
+    is left, `cached` the page cache, and `stalled` the share of ten seconds in which all programs waited for memory.
     """
 
     used: Whole
@@ -303,6 +304,8 @@ class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     source: str
     available: Whole | None = None
     swapped: Whole = 0
+    cached: Whole | None = None
+    stalled: Amount | None = None
 
 
 class GpusSampled(Event, frozen=True, tag="gpus"):

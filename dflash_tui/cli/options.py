@@ -271,6 +271,11 @@ def parse_top_p(text: str) -> float:
     return share
 
 
+def parse_measure(text: str) -> bool:
+    """Return whether starts are judged."""
+    return one_of(("speed", "start"))(text) == "start"
+
+
 def parse_budget(text: str) -> float:
     """Return the seconds of a time with its unit, such as 30m, of at least one unit."""
     return _parse_time(text, 1)

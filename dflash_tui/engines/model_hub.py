@@ -140,6 +140,11 @@ def is_whole_snapshot(at: Path) -> bool:
     return complete and bool(weights) and "config.json" in names
 
 
+def has_broken_index(at: Path) -> bool:
+    """Whether a model's folder has an index of weights that cannot be read, or that names files which are not there."""
+    return (at / _INDEX).is_file() and not is_whole_snapshot(at)
+
+
 def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile]) -> int:
     """Return how many bytes of `files` are in the cache, including those of a download of ours that can be resumed."""
     at, blobs = snapshot_folder(repo, commit), repository_folder(repo) / "blobs"

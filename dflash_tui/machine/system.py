@@ -51,6 +51,20 @@ def read_system_memory(root: Path = _ROOT) -> SystemMemory:
     return SystemMemory(total, available, fields.get("Cached", 0), swap, swap - fields.get("SwapFree", 0))
 
 
+def read_memory_stall(root: Path = _ROOT) -> float | None:
+    """Return the share of the last ten seconds in which all programs waited for memory; None where Linux does not say.
+
+    They wait while pages are read from swap, or read again since the page cache had no room for them (proc(5),
+    /proc/pressure/memory).
+    """
+    try:
+        pressure = (root / "proc/pressure/memory").read_text()
+    except OSError:
+        return None
+    share = re.search(r"^full avg10=([\d.]+)", pressure, re.MULTILINE)
+    return float(share[1]) / 100 if share else None
+
+
 def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
     """Return what kind of disk `folder`, or the nearest folder above it that exists, lies on."""
     folder = paths.find_existing(folder).resolve()

@@ -128,7 +128,6 @@ def test_a_text_without_an_end_is_refused(tmp_path, line, key, most):
     assert (named, reason.rpartition(" ")[2]) == (key, str(most))
 
 
-TOP = "A pair with every part of a recipe"
 ITSELF = "set by dflash-tui itself"
 MISTAKES = [
     # what is replaced, by what, the key that is named, what the reason holds
