@@ -6,8 +6,7 @@ import requests
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning import serve_flags
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
-from dflash_tui.planning.recipes.settings import list_flag_settings
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes, list_flag_settings
 from tests.support import vllm_flags
 
 
