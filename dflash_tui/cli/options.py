@@ -23,9 +23,9 @@ def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) ->
     parser.add_argument(*names, **settings)
 
 
-def add_switch(parser: argparse._ActionsContainer, *names: str, **settings: Any) -> None:
+def add_switch(parser: argparse._ActionsContainer, *names: str, action: str = "store_true", **settings: Any) -> None:
     """Add an option without a value."""
-    parser.add_argument(*names, action="store_true", **settings)
+    parser.add_argument(*names, action=action, **settings)
 
 
 def is_json_default() -> bool:
@@ -41,6 +41,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "--port", type=_parse_port, metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
     add_option(parser, "--num-speculative-tokens", type=whole_number(0, 64), metavar="N", help=tokens)
+    set_up = parser.add_mutually_exclusive_group()
+    fast = "the fast set-up, with split verification, also where its answers were not compared with the published one's"
+    add_switch(set_up, "--fast", dest="set_up", action="store_const", const="fast", help=fast)
+    add_switch(set_up, "--published", dest="set_up", action="store_const", const="published", help="the published one")
+    streams = "requests at a time that the server is for: its max-num-seqs; the fast set-up has 8"
+    add_option(parser, "--streams", type=whole_number(1, 1024), metavar="N", help=streams)
     gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
     add_option(parser, "--gpu", metavar="GPU", help=gpu)
     add_option(parser, "--profile", metavar="NAME", help="stock or seed, as the recipe has them")
@@ -263,6 +269,11 @@ def parse_top_p(text: str) -> float:
     if not share:
         raise argparse.ArgumentTypeError("expected a share above 0, at most 1")
     return share
+
+
+def parse_measure(text: str) -> bool:
+    """Return whether starts are judged."""
+    return one_of(("speed", "start"))(text) == "start"
 
 
 def parse_budget(text: str) -> float:

@@ -42,6 +42,7 @@ from dflash_tui.cli.options import (
     number,
     parse_budget,
     parse_concurrency,
+    parse_measure,
     parse_positive,
     parse_scale,
     parse_time,
@@ -387,13 +388,18 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_load_options(run)
     add_temperature_option(run, "0, or the model's own where what is drafted or accepted is varied")
     add_top_p_option(run)
-    add_switch(run, "--keep-cache", help="use your own compile cache; without it each arm begins with an empty one")
+    run.add_argument(
+        "--keep-cache",
+        dest="own_cache",
+        action="store_false",
+        help="use your own compile cache; without it each arm begins with an empty one",
+    )
     what = "what is judged: speed, or start, the seconds until a server is ready; then nothing else is sent"
-    add_option(run, "--measure", choices=("speed", "start"), default="speed", help=what)
+    add_option(run, "--measure", dest="measures_start", type=parse_measure, default=False, metavar="WHAT", help=what)
     cold = "with --measure start: empty the caches of an arm before each boot (default: its first boot fills them)"
     add_switch(run, "--cold", help=cold)
     answers = "keep no text of the answers (default: kept in the experiment's folder, without secrets)"
-    add_switch(run, "--no-answers", help=answers)
+    run.add_argument("--no-answers", dest="keep_answers", action="store_false", help=answers)
     add_switch(run, "--details", help=_DETAILS)
     add_begin_options(run)
 
@@ -427,7 +433,7 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
     budget = "how long all boots together may take, such as 45m or 2h (default: 30m)"
     add_option(run, "--budget", type=parse_budget, default=1800.0, metavar="TIME", help=budget)
     vary = "try these values instead of all that may matter; as for `ab`, may be repeated"
-    run.add_argument("--vary", action="append", default=[], metavar="KEY=V,V", help=vary)
+    run.add_argument("--vary", dest="axes", action="append", default=[], metavar="KEY=V,V", help=vary)
     run.add_argument("--name", default="", metavar="NAME", help="the recipe that is written (default: RECIPE-tuned)")
     add_load_options(run)
     add_temperature_option(run, "0; above 0 the methods of sampling are tried, too", 0.0)
@@ -451,6 +457,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     exact = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
     add_switch(command, "--exact", help=exact)
     add_begin_options(command)
+    command.set_defaults(temperature=0.0, checks_output=True)
     command.set_defaults(wait=True, foreground=False, bench=False, force="", every=100_000)  # as for `up`
 
 

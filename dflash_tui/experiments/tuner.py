@@ -20,7 +20,7 @@ from dflash_tui.experiments import boot, builder, store, tune_schedule, variatio
 from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
-from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
+from dflash_tui.experiments.design import PUBLISHED, BootOptions, Design, Tuning
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
 from dflash_tui.experiments.variation import VariationError, Varied
@@ -29,11 +29,13 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe
+from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, SetUp
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEFAULT_BUDGET = 1800.0
+# What `ab` alone takes an option for.
+_OF_AB = frozenset({"top_p", "own_cache", "checks_output", "measures_start", "cold"})
 
 
 class MachineTuner(NamedTuple):
@@ -105,9 +107,10 @@ def build_tune(
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)
-    base, (resolved,) = builder.build_experiment(
-        replace(request, own_cache=False), Varied("tune", {PUBLISHED: LaunchChanges()}), cluster=cluster
-    )
+    build = partial(builder.build_experiment, replace(request, own_cache=False), cluster=cluster)
+    base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
+    if base.arms[0].plan.set_up is SetUp.FAST:  # its patch is one of the axes
+        base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
     chosen = tune_schedule.Axes(tuple(axes), {})
     if not axes:
         streams, plan = max(request.concurrency), base.arms[0].plan
@@ -130,15 +133,11 @@ def build_tune(
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
-    values = {
-        "--budget": f"{tuning.budget:.0f}s", "--rounds": design.rounds, "--suite": design.suite,
-        "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
-        "--concurrency": ",".join(map(str, design.concurrency)), "--name": tuning.save_as,
-    }  # fmt: skip
-    options = [str(word) for name, value in values.items() if value is not None for word in (name, value)]
-    options.append("--fixed" if design.fixed else "--no-fixed")
-    axes_ = [word for axis in tuning.axes for word in ("--vary", axis)]
-    return shlex.join(["dflash-tui", "tune", *request.launch.to_argv(), *options, *axes_])
+    names = [name for name in BootOptions.__struct_fields__ if name not in _OF_AB]
+    names += ["suite", "scale", "temperature", "fixed"]
+    options = {"budget": f"{tuning.budget:.0f}s", **{name: getattr(design, name) for name in names}}
+    command = builder.format_options(["tune"], request.launch, options | {"name": tuning.save_as})
+    return shlex.join([*shlex.split(command), *(word for axis in tuning.axes for word in ("--vary", axis))])
 
 
 def choose_name(recipe: str) -> str:

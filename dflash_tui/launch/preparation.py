@@ -191,7 +191,7 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
             return
         began = time.monotonic()
         models = pluralize(len(missing), "model")
-        report(Preparing(time.time(), Step.INSPECT, f"inspecting {models}, once per engine and source of a model"))
+        report(Preparing(time.time(), Step.INSPECT, f"inspecting {models}, once per engine"))
         await engine_python.run_in_cancellable_thread(lambda: model_inspection.inspect_models(plan, engine, missing))
     except engine_python.Cancelled:
         raise

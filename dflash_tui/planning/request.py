@@ -13,7 +13,7 @@ from dflash_tui.common.secrets import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.serve_flags import takes_path
 
 # Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
@@ -34,6 +34,10 @@ class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The port; without it the recipe's, or the next one that is free."""
     num_speculative_tokens: int | None = None
     """Tokens that the drafter proposes per step; 0 is without speculation."""
+    set_up: SetUp | None = None
+    """The fast or the published set-up; without it the fast one where its answers were compared."""
+    streams: int | None = None
+    """How many requests at a time it is for."""
     gpu: str | None = None
     """GPUs by index or UUID with commas between, or a class such as `h100`."""
     vllm: str | None = None
@@ -45,12 +49,16 @@ class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def to_options(self) -> list[str]:
         """Return the options of the command line that ask for this."""
-        options = [(f"--{name.replace('_', '-')}", getattr(self, name)) for name in OPTION_FIELDS]
-        words = [word for name, value in options if value is not None for word in (name, str(value))]
+        fields = [(name, value) for name in OPTION_FIELDS if (value := getattr(self, name)) is not None]
+        words = [word for name, value in fields for word in _list_words(name, value)]
         return words + [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
 
 
 OPTION_FIELDS = tuple(name for name in _Options.__struct_fields__ if name != "settings")
+
+
+def _list_words(name: str, value: object) -> list[str]:
+    return [f"--{value}"] if name == "set_up" else [f"--{name.replace('_', '-')}", str(value)]
 
 
 class LaunchChanges(_Options, frozen=True):

@@ -33,8 +33,6 @@ STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
 # For what Python runs beside a server to remove its shared memory: hundreds of megabytes would stay until a reboot.
 _TRACKER_ROUNDS = 50
-# How many ports that somebody has are named, with who that is.
-_NAMED_PORTS = 3
 
 
 def launch_server(
@@ -235,17 +233,13 @@ def port_owner(port: int) -> str:
 
 
 def describe_passed_ports(wanted: int, free: int) -> str:
-    """Return who has the ports from `wanted` to below `free`, as `8000 is held by A, 8001 by B`.
+    """Return who has `wanted`, and how many ports after it are taken: `8000 is held by A, and 2 more ports are taken`.
 
-    An A/B has its port between its boots as well, when nobody listens on it.
+    An A/B has its port between its boots as well, when nothing listens on it.
     """
-    ports = range(wanted, free)
-    owners = [
-        f"{port} {'by' if place else 'is held by'} {port_owner(port)}"
-        for place, port in enumerate(ports[:_NAMED_PORTS])
-    ]
-    more = len(ports) - len(owners)
-    return ", ".join(owners) + (f", and {pluralize(more, 'port')} more" if more > 0 else "")
+    more = free - wanted - 1
+    taken = f", and {pluralize(more, 'more port')} {'is' if more == 1 else 'are'} taken" if more > 0 else ""
+    return f"{wanted} is held by {port_owner(wanted)}{taken}"
 
 
 def _describe_leftover(port: int, *, someone_listens: bool) -> str:

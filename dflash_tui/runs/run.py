@@ -113,10 +113,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def api_key(self) -> str:
-        """The API key of a server that other machines can reach, from the environment; it is never recorded.
-
-        What can be no key is none: no server has required it.
-        """
+        """The API key of a server that other machines can reach, from the environment; it is never recorded."""
         key = os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
         return key if key.isascii() and key.isprintable() else ""
 
@@ -171,13 +168,5 @@ def find_log(folder: Path, pid: int = 0) -> Path:
             return log
     except OSError:
         pass
-    rotated = (path for path in folder.glob(f"{LOG_NAME}.*") if path.suffix not in _COMPRESSED)
-    others = [path for path in rotated if path.is_file() and not path.is_symlink()]
-    return max(others, key=_modified_at, default=log)
-
-
-def _modified_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    rotated = (path for path in folder.glob(f"{LOG_NAME}.*") if path.suffix not in _COMPRESSED and path.is_file())
+    return max(rotated, key=lambda path: path.stat().st_mtime, default=log)

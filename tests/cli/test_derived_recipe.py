@@ -54,14 +54,6 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
-@pytest.mark.parametrize(("vllm", "is_warned"), [("0.27.1", True), ("0.28.0", False)])
-def test_a_plan_warns_of_graphs_in_pieces(tmp_path, capsys, vllm, is_warned):
-    """FlashInfer verifies drafts within a whole graph from 0.28 on, on sm_12x."""
-    words = ["--target", model(tmp_path / "big", TARGET), "--method", "mtp", "--gpu", "gb10", "--vllm", vllm]
-    assert main.main(["plan", *words, "--set", "attention-backend=FLASHINFER"]) == 0
-    assert ("PIECEWISE" in capsys.readouterr().err) is is_warned
-
-
 def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
     target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
     words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]
@@ -82,21 +74,6 @@ def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, ca
     assert (words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None) == cache
     assert "known on" not in plan["standing"]["why"]
     assert "gb10: kv-cache-dtype=fp8" in err
-
-
-def test_a_batch_is_made_for_a_gpu(tmp_path, capsys):
-    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
-    assert main.main(["plan", *words, "--gpu", "gb10", "--json"]) == 0
-    argv = json.loads(capsys.readouterr().out)["argv"]
-    assert [flag in argv for flag in ("--max-num-seqs", "--max-num-batched-tokens")] == [True, True]
-
-
-def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
-    big = model(tmp_path / "big", TARGET)
-    (tmp_path / "big" / "model.safetensors").unlink()
-    assert main.main(["plan", "--target", big, "--gpu", "h100", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fit"]["unknown"][0] == "weights"
-    assert recipe_loader.load_recipe(only_recipe()).target.size_gb is None
 
 
 def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path):

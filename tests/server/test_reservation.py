@@ -205,7 +205,7 @@ def test_an_experiment_keeps_its_port_between_its_boots():
 
 
 def test_a_port_that_is_passed_over_is_said_with_who_has_it():
-    """Nobody listens on the one that is reserved, as on that of an A/B between two boots; only a few are named."""
+    """Nobody listens on the one that is reserved, as on that of an A/B between two boots."""
     plan, parent = made(free_port(18_980)), os.getppid()
     with socket.socket() as server:
         server.bind(("127.0.0.1", plan.port))
@@ -215,11 +215,10 @@ def test_a_port_that_is_passed_over_is_said_with_who_has_it():
         lines = list[str]()
         admitted, path = session._admit(moved, lines.append)
         reservation.drop_reservation(path)
-        listener, holder = lifecycle.port_owner(plan.port), f"the launch of x (pid {parent})"
+        listener = lifecycle.port_owner(plan.port)
     assert admitted.plan.port == plan.port + 2
-    passed = f"{plan.port} is held by {listener}, {plan.port + 1} by {holder}"
+    passed = f"{plan.port} is held by {listener}, and 1 more port is taken"
     assert [line.partition(";")[0] for line in lines] == [f"port {passed}"]
-    assert lifecycle.describe_passed_ports(plan.port, plan.port + 9).count(" by ") == 3
 
 
 async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):

@@ -147,6 +147,12 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         assert isinstance(dialog, NewExperiment)
         await pilot.press("v", "down", "down", "enter")
         await wait_for(pilot, lambda: dialog.vary == "mode=eager,compile")
+        await pilot.press("o")
+        await shows(pilot, "options of the A/B", "rounds", "temperature")
+        await pilot.press(*"round", "equals_sign", "3", "enter")
+        await shows(pilot, "an A/B has no option round")
+        await pilot.press("o", "ctrl+u", *"rounds", "equals_sign", "3", "enter")
+        await wait_for(pilot, lambda: dialog.options == "rounds=3")
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from dflash_tui.cli.commands.hosts import find_cluster
 from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
@@ -108,33 +106,16 @@ class _Terminal:
                 print_status(f"{run.id} stopped")
 
 
-def _read_load(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options that `ab run` and `tune run` have in common ask for."""
-    return ExperimentRequest(
-        launch=read_launch_request(args),
-        suite=args.suite or None,
-        rounds=args.rounds,
-        scale=args.scale,
-        seed=args.seed,
-        temperature=args.temperature,
-        concurrency=tuple(args.concurrency),
-        fixed=args.fixed,
-    )
-
-
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `ab run` ask for."""
-    return replace(
-        _read_load(args),
-        vary=args.vary,
-        boots=args.boots,
-        honest=args.honest,
-        top_p=args.top_p,
-        own_cache=not args.keep_cache,
-        keep_answers=not args.no_answers,
-        measures_start=args.measure == "start",
-        cold=args.cold,
-    )
+    """Return what the options of `ab run`, `tune run` or `verify --lossless` ask for, each by the name of its field."""
+    named = {name: value for name, value in vars(args).items() if name in ExperimentRequest.__struct_fields__}
+    launch = read_launch_request(args)
+    if getattr(args, "exact", False):
+        if not recipe_loader.find_recipe(launch.recipe).for_cpu:
+            what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
+            raise UsageError(what, hint="leave --exact out: rounding is measured then")
+        launch = launch.with_changes(LaunchChanges(settings={"dtype": "float32"}))
+    return ExperimentRequest(launch, **named)
 
 
 def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
@@ -277,9 +258,9 @@ def tune_run(args: argparse.Namespace) -> int:
 
 def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
     """Return the tune that the options of `tune run` ask for."""
-    request = _read_load(args)
+    request = read_experiment_request(args)
     cluster = find_cluster(request.launch, args)
-    return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
+    return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name, cluster=cluster)
 
 
 def tune_keep(args: argparse.Namespace) -> int:
@@ -313,28 +294,9 @@ def find_tune(name: str | None) -> Design:
 
 def verify_output(args: argparse.Namespace) -> int:
     """Boot the recipe with speculation, then without, which scores the answers; judge nothing else."""
-    request = read_output_request(args)
+    request = read_experiment_request(args)
     ensure_dataset(request.suite, as_json=args.json)
     return begin_ab(args, *build_experiment(request, cluster=find_cluster(request.launch, args)))
-
-
-def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `verify --lossless` ask for."""
-    launch = read_launch_request(args)
-    if args.exact:
-        if not recipe_loader.find_recipe(launch.recipe).for_cpu:
-            what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
-            raise UsageError(what, hint="leave --exact out: rounding is measured then")
-        launch = launch.with_changes(LaunchChanges(settings={"dtype": "float32"}))
-    return ExperimentRequest(
-        launch=launch,
-        suite=args.suite,
-        prompts=args.prompts,
-        scale=args.scale,
-        seed=args.seed,
-        temperature=0.0,
-        checks_output=True,
-    )
 
 
 def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:

@@ -86,7 +86,7 @@ def plan(args: argparse.Namespace) -> int:
         print_json(msgspec.to_builtins(planned.plan) | figures)
     else:
         width = terminal_width()
-        command = format_command(planned.plan).replace("\n", "\n  ")
+        command = format_command(planned.plan, brief=True).replace("\n", "\n  ")
         summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
         print_data(describe_plan(planned, width) if args.verbose else summary)
     if not args.json and not args.verbose:

@@ -24,6 +24,7 @@ from dflash_tui.planning.recipes.recipe import (
     PublishedFigures,
     Recipe,
     RestartPolicy,
+    SetUp,
     Status,
     Target,
     Trust,
@@ -81,6 +82,7 @@ class ResolvedRecipe(Layer, frozen=True, kw_only=True):
     restart: RestartPolicy
     start: dict[str, bool]
     """By name, which startup optimizations the user wants or leaves out."""
+    set_up: SetUp = SetUp.PUBLISHED
     hosts: int
     """How many machines serve it by vLLM's own executor; 1 over Ray, too, which finds its hosts itself."""
 

@@ -171,6 +171,8 @@ class LaunchScreen(SizedScreen[None]):
         Binding("enter", "unfold", "Show them", priority=True, tooltip="Show the recipes that would not start here"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
+        Binding("exclamation_mark", "fast", "Fast", key_display="!",
+                tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
@@ -222,6 +224,7 @@ class LaunchScreen(SizedScreen[None]):
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
+        self._was_left = False
         self.wanted = ""  # the recipe to highlight once the list is there
         self.detailed = False
         self.running: list[Run] = []
@@ -263,6 +266,19 @@ class LaunchScreen(SizedScreen[None]):
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
         self.load_speeds()
+        if self._was_left:
+            self.reload_entries()
+
+    def on_screen_suspend(self) -> None:
+        self._was_left = True
+
+    @work(exclusive=True, group="entries")
+    async def reload_entries(self) -> None:
+        """Show the recipes that were added or removed meanwhile, such as the winner of an A/B."""
+        entries = await asyncio.to_thread(self.load)
+        if (recipes := self._recipes) and entries.keys() != self.entries.keys():
+            self.entries = entries
+            recipes.reload(entries)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -410,9 +426,14 @@ class LaunchScreen(SizedScreen[None]):
             return bool(recipes and recipes.is_on_fold)
         if action in _OF_RECIPE and not isinstance(chosen, Recipe):
             return False
-        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens"}:
+        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens", "fast"}:
             drafts = (self.choice.request(chosen).method or chosen.method) is not Method.NONE
-            return {"variant": bool(chosen.variants), "profile": len(chosen.profiles) > 1, "tokens": drafts}[action]
+            return {
+                "variant": bool(chosen.variants),
+                "profile": len(chosen.profiles) > 1,
+                "tokens": drafts,
+                "fast": drafts and self.choice.has_fast(chosen),
+            }[action]
         return len(self.choice.cards) > 1 if action == "gpu" else True
 
     def action_mode(self) -> None:
@@ -434,6 +455,11 @@ class LaunchScreen(SizedScreen[None]):
     def action_profile(self) -> None:
         if recipe := self._recipe:
             self.choice.next_profile(recipe)
+            self.draw()
+
+    def action_fast(self) -> None:
+        if (recipe := self._recipe) and self._plan():
+            self.choice.toggle_fast(recipe)
             self.draw()
 
     def action_variant(self) -> None:

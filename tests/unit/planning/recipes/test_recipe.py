@@ -119,7 +119,6 @@ def test_the_whole_recipe_is_right(tmp_path):
     ]
 
 
-TOP = "A pair with every part of a recipe"
 ITSELF = "set by dflash-tui itself"
 MISTAKES = [
     # what is replaced, by what, the key that is named, what the reason holds
