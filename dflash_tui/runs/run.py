@@ -23,7 +23,7 @@ VERSION = 2
 LOG_NAME = "server.log"
 # By this variable a server is known as one of an experiment, whatever became of the driver that launched it.
 EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
-# Who rotates logs may compress them, and what is in those nobody reads.
+# Compressed logs, as rotation leaves them, are not read.
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 
 _DAY = 86_400.0
