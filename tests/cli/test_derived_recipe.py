@@ -76,6 +76,34 @@ def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, ca
     assert "gb10: kv-cache-dtype=fp8" in err
 
 
+@pytest.mark.parametrize(
+    "index", ['{"weight_map": {"a": "mod', '{"weight_map": {"a": "model-00002-of-00002.safetensors"}}']
+)
+def test_half_an_index_of_weights_is_refused(tmp_path, capsys, index):
+    big = model(tmp_path / "big", TARGET)
+    (tmp_path / "big" / "model.safetensors.index.json").write_text(index)
+    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 1
+    assert "is not whole" in capsys.readouterr().err
+
+
+def test_large_and_endless_files_of_a_model_are_read(tmp_path, capsys):
+    """A config.json of 50 MB, a template that never ends, and a tokenizer without added tokens."""
+    big = model(tmp_path / "big", TARGET | {"notes": "a" * (50 << 20)})
+    template = "{% for i in range(10**12) %}<tool_call>{% endfor %}" + "{% if a %}" * 5000
+    (tmp_path / "big" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (tmp_path / "big" / "tokenizer.json").write_text('{"model": {}}')
+    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 0
+    assert "no tool-call-parser" in capsys.readouterr().err
+
+
+def test_a_relative_folder_becomes_absolute(tmp_path, monkeypatch, capsys):
+    """The server starts in the folder of its run."""
+    big = model(tmp_path / "big", TARGET)
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["plan", "--target", "./big", "--gpu", "h100", "--json"]) == 0
+    assert big in json.loads(capsys.readouterr().out)["argv"]
+
+
 def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path):
     """Rules are written into comments, and what they quote has one line."""
     words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "Y" * 1000]
