@@ -140,7 +140,6 @@ def add_begin_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     add_install_peers_option(parser)
     add_trust_option(parser)
-    add_json_option(parser)
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
