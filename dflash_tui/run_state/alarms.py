@@ -17,7 +17,16 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import PROBE, Counters, GpuLoad, Health, LoadLogged, ProcessorsSampled, RankState
+from dflash_tui.events import (
+    PROBE,
+    Counters,
+    GpuLoad,
+    Health,
+    LoadLogged,
+    MemorySampled,
+    ProcessorsSampled,
+    RankState,
+)
 from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
@@ -242,12 +251,29 @@ _PREEMPTION_HINT = (
     "preempted request is computed again"
 )
 _THROTTLING_SECONDS = 10.0
-_HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
+_COOLING = "check the cooling: fans, dust, the air around it"
+_POWER_SUPPLY = "check the power supply and its cables"
+_HARD_THROTTLE_REASONS = {
+    "thermal (hardware)": _COOLING,
+    "thermal (software)": _COOLING,
+    "power brake": _POWER_SUPPLY,
+    "hardware slowdown": _POWER_SUPPLY,
+}
 # Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
-_POWER_CAP_CLOCK_RATIO = 0.7
+_LOW_CLOCK_RATIO, _LEAST_WORK = 0.7, 0.9
+_SOFT_THROTTLE_REASONS = {
+    "power cap": "raise the power limit: nvidia-smi -q -d POWER shows its range, sudo nvidia-smi -pl WATTS sets it; "
+    "give a laptop its own power supply and performance mode (published: 1.4 times the tok/s)",
+    "clocks set by the user": "remove the limit of the clocks: sudo nvidia-smi -rgc",
+}
+_NO_REASON = "no reason from the driver"
+_NO_REASON_HINT = (
+    "see nvidia-smi -q -d CLOCK,PERFORMANCE; owners of a GB10 with low clocks unplugged its power supply for a minute"
+)
 _MIN_FOREIGN_MEMORY = GIB // 2
 _NEIGHBOUR_SHARE, _NEIGHBOUR_SECONDS = 0.4, 10.0
 _MUCH_SWAPPED = GIB // 2
+_MUCH_STALLED, _MUCH_CACHED = 0.1, 0.1
 _PUBLISHED_WINDOW, _MIN_PUBLISHED_STEPS, _FAR_BELOW = 600.0, 500, 0.6
 _GROWING_PROMPTS, _LONG_PROMPT = 5, 256
 _QUEUE_WINDOW, _QUEUE_SECONDS, _KV_FULL = 300.0, 8.0, 0.95
@@ -576,12 +602,28 @@ def _check_sampler(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
 
 
 def _check_swap(state: RunState, now: float) -> Alarm | None:
+    """The server is in swap, or programs wait for pages of swap or of files, on memory that all of them share."""
+
+    def is_short(sample: MemorySampled) -> bool:
+        return sample.swapped >= _MUCH_SWAPPED or (sample.stalled or 0.0) >= _MUCH_STALLED
+
     last = state.memory.latest(now, MAX_GAP)
-    if last is None or last.available is None or last.swapped < _MUCH_SWAPPED:
+    if last is None or last.available is None or not is_short(last):
         return None
-    since = condition_start(state.memory, lambda sample: sample.swapped >= _MUCH_SWAPPED)
-    hint = "stop other programs or give the KV cache less, then restart the server; swapoff -a keeps it in memory"
-    return Alarm("swap", since, "a part of the server is on a disk", f"{format_gib(last.swapped)} swapped out", hint)
+    is_cached = (last.cached or 0) >= _MUCH_CACHED * last.total
+    evidence = (
+        f"{format_gib(last.swapped)} swapped out" if last.swapped else "",
+        f"all programs wait for memory {format_percent(last.stalled)} of the time" if last.stalled else "",
+        f"{format_gib(last.cached)} of {format_gib(last.total)} are page cache" if is_cached else "",
+    )
+    recipe = state.launched.recipe if state.launched else "RECIPE"
+    release = f"release the models' files (dflash-tui doctor {recipe} --release-page-cache), " if is_cached else ""
+    hint = (
+        f"{release}stop other programs or give the KV cache less (gpu-memory-utilization), then "
+        "restart the server; sudo swapoff -a keeps it in memory"
+    )
+    what = "a part of the server is on a disk" if last.swapped >= _MUCH_SWAPPED else "programs wait for memory"
+    return Alarm("swap", condition_start(state.memory, is_short), what, ", ".join(filter(None, evidence)), hint)
 
 
 def _check_neighbour(state: RunState, now: float) -> Alarm | None:
@@ -619,32 +661,35 @@ def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 
 def _check_throttling(state: RunState, now: float) -> Alarm | None:
-    def limits(gpus: tuple[GpuLoad, ...]) -> list[tuple[GpuLoad, str]]:
-        return [(gpu, why) for gpu in gpus if (why := _throttle_reasons(gpu))]
-
+    """A power cap, heat, a fault or a setting keeps the clocks of a GPU low."""
     last = state.gpus.latest(now, MAX_GAP)
-    if last is None or not (throttled := limits(last.gpus)):
+    if last is None or not (throttled := [gpu for gpu in last.gpus if _list_limits(gpu)]):
         return None
-    since = condition_start(state.gpus, lambda sample: bool(limits(sample.gpus)))
+    since = condition_start(state.gpus, lambda sample: any(map(_list_limits, sample.gpus)))
     if now - since < _THROTTLING_SECONDS:
         return None
-    evidence = "; ".join(f"GPU {gpu.index}: {_describe_throttling(gpu, why)}" for gpu, why in throttled)
-    return Alarm("throttling", since, "the GPU is throttled", evidence, "check the cooling and the power supply")
+    limits = {why: hint for gpu in throttled for why, hint in _list_limits(gpu).items()}
+    what = "the GPU's clocks are low" if _NO_REASON in limits else "the GPU is throttled"
+    evidence = "; ".join(f"GPU {gpu.index}: {_describe_throttling(gpu)}" for gpu in throttled)
+    return Alarm("throttling", since, what, evidence, "; ".join(dict.fromkeys(limits.values())))
 
 
-def _describe_throttling(gpu: GpuLoad, why: str) -> str:
+def _describe_throttling(gpu: GpuLoad) -> str:
     clock = format_usage(gpu.clock_mhz, gpu.clock_max_mhz, "MHz") if gpu.clock_mhz is not None else ""
+    power = format_usage(gpu.power_w, gpu.power_limit_w, "W") if gpu.power_w is not None else ""
     heat = format_number(gpu.temperature_c, 0, "°C") if gpu.temperature_c is not None else ""
-    return ", ".join(part for part in (why, clock, heat) if part)
+    return ", ".join(part for part in (*_list_limits(gpu), clock, power, heat) if part)
 
 
-def _throttle_reasons(gpu: GpuLoad) -> str:
-    """Return why the clocks are kept low, of the reasons that are a problem; empty for none."""
-    hard = [why for why in gpu.throttle or () if why in _HARD_THROTTLE_REASONS]
-    slow = gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _POWER_CAP_CLOCK_RATIO * gpu.clock_max_mhz
-    if slow and "power cap" in (gpu.throttle or ()):
-        hard.append("power cap")
-    return ", ".join(hard)
+def _list_limits(gpu: GpuLoad) -> dict[str, str]:
+    """Return what keeps the clocks low, of what is a problem, and what to do about each."""
+    given = gpu.throttle or ()
+    limits = {why: hint for why, hint in _HARD_THROTTLE_REASONS.items() if why in given}
+    if not (gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _LOW_CLOCK_RATIO * gpu.clock_max_mhz):
+        return limits
+    limits |= {why: hint for why, hint in _SOFT_THROTTLE_REASONS.items() if why in given}
+    is_working = (gpu.utilisation or 0.0) >= _LEAST_WORK
+    return {_NO_REASON: _NO_REASON_HINT} if is_working and gpu.throttle == () else limits
 
 
 def _check_preemptions(state: RunState, now: float) -> Alarm | None:

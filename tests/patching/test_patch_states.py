@@ -91,14 +91,6 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
 
 
 @pytest.mark.index
-def test_the_published_way_of_qwen3_next_is_recognised(read, tmp_path):
-    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
-    edit(engine, NEXT, "    IsHybrid,\n):", "    IsHybrid, SupportsEagle3\n):")
-    edit(engine, NEXT, "    SupportsLoRA,\n", "    SupportsLoRA,\n    SupportsEagle3,\n")
-    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
-
-
-@pytest.mark.index
 def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     """Ours in the one and theirs in the other is not in; it is shown what stands there."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from functools import partial
 
-from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -16,7 +15,7 @@ from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.experiments import ExperimentList
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens import verdict as verdict_screen
-from tests.support.experiment_factories import BASE, a_boot, a_design, a_plan, boots, told, written
+from tests.support.experiment_factories import BASE, a_design, a_plan, boots, told, written
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 from tests.tui.test_runs import written as a_written_run
@@ -94,18 +93,6 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on():
         assert "S Stop" not in text(panel)
 
 
-async def test_a_boot_that_failed_says_so():
-    """What was tried twice is not measured, and its arm says how many boots failed."""
-    design = a_design()
-    first, second, *_ = boots(design, (10.0, 18.5))
-    failed = replace(second, error=f"it died {HOSTILE}", requests=(), attempt=2)
-    written(design, told(design, [first, failed]))
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await opened(pilot, design.id, "✗ it died [/] [red]")
-        await shows(pilot, "INTERRUPTED", "0+1✗")
-
-
 async def test_the_end_leads_to_the_verdict_and_back():
     """When the last boot is over the verdict is shown by itself; `v` shows the boots again."""
     report = a_report()
@@ -145,18 +132,6 @@ async def test_the_verdict_comes_first_then_arms_prompts_and_starts():
             await pilot.pause()
             seen += text(panel)
         assert not [part for part in parts if part not in seen]
-
-
-async def test_what_is_refused_says_why_and_keeps_its_figures():
-    report = a_report()
-    other = [replace(boot, versions={"vllm": HOSTILE}) if boot.arm else boot for boot in report.boots]
-    refused = verdict.build_report(report.design, other)
-    written(report.design, told(report.design, other), refused)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await opened(pilot, report.design.id, "✗ refused: versions differ")
-        await shows(pilot, "● A eager        2")
-        await wait_for(pilot, lambda: panel.screen.query_one("#verdict").has_class("-refused"))
 
 
 async def test_a_sweep_has_a_chart_with_its_plateau():
@@ -255,21 +230,3 @@ async def test_without_any_experiment_it_says_how_one_begins():
         await wait_for(pilot, lambda: "no A/B yet" in text(panel))
         panel.action_experiments()
         await wait_for(pilot, lambda: "none yet; a on" in text(panel))
-
-
-async def test_a_folder_that_cannot_be_read_is_an_error_in_words():
-    running(a_design())
-    (store.experiment_folder(a_design().id) / "experiment.json").write_text("{")
-    panel = app(now=NOW)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, a_design().id, "A/B CANNOT BE READ")
-
-
-async def test_an_arm_without_a_boot_is_no_comparison():
-    design = a_design()
-    made = [a_boot(0, 0), replace(a_boot(1, 1), error="it died", requests=())]
-    report = verdict.build_report(design, made)
-    written(design, told(design, made), report)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, design.id, "refused: no boot of")

@@ -29,7 +29,7 @@ from dflash_tui.common.formatting import (
 from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
-from dflash_tui.launch import restarts, shutdown
+from dflash_tui.launch import session, shutdown
 from dflash_tui.machine import network, processes
 from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.monitoring import observer, startup_history
@@ -355,7 +355,7 @@ def _describe_none() -> str:
 def _stop_run(run: Run) -> StoppedServer:
     if not server_process.is_alive(run) and not server_process.list_processes(run):
         if run.plan.restart.times:
-            restarts.cancel_restarts(run)
+            session.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
         if server_process.list_left(run):
             _stop_far_ranks(run)

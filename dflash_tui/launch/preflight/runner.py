@@ -188,7 +188,10 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     return pass_check("patch", f"{name}: {patch_status.state.value}{f', {why}' if why else ''}")
 
 
-_NO_MODEL = ("it has no config.json or no weights, or cannot be read", "use a folder that holds a model")
+_NO_MODEL = (
+    "it has no config.json, not all the weights that its index names, or cannot be read",
+    "use a folder that holds a whole model",
+)
 
 
 def _check_models(situation: Situation) -> Iterator[Check]:
@@ -312,7 +315,8 @@ def _is_model_folder(folder: Path, *, weights: bool) -> bool:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
-    return "config.json" in names and (not weights or bool(model_hub.select_weight_files(names)))
+    has_weights = bool(model_hub.select_weight_files(names)) and not model_hub.has_broken_index(folder)
+    return "config.json" in names and (has_weights or not weights)
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
