@@ -22,7 +22,7 @@ LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 
 
 class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reading of the server's counters and gauges, summed over engines; None where the server does not tell.
+    """One reading of the server's counters and gauges, summed over engines; None where the server does not report it.
 
     `steps` counts drafts: one per sequence and verification step; it, `proposed` and `accepted` are None without
     speculation. `finished` counts requests, `decode_seconds` their time from the first token on. `series` changes when
@@ -48,12 +48,12 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     series: Whole | None = None
 
     def __post_init__(self) -> None:
-        """Take a share of the KV cache that cannot be for one that was not told, as a file may hold it."""
+        """Drop a share of the KV cache that is not between 0 and 1."""
         if self.kv_usage is not None and not 0 <= self.kv_usage <= 1:
             msgspec.structs.force_setattr(self, "kv_usage", None)
 
     def is_of_same_series(self, other: "Counters") -> bool:
-        """Whether both add up the same engines' counters, as far as both tell: otherwise no difference is a growth."""
+        """Whether both add up the counters of the same engines, as far as is known."""
         return self.series is None or other.series is None or self.series == other.series
 
 
@@ -178,7 +178,7 @@ class Launched(Event, frozen=True, tag="launched"):
     rank: int = 0
     hardware: str = ""
     published_length: float | None = None
-    """The least acceptance length that others published for this set-up; None where nobody did."""
+    """The least acceptance length that others published for this set-up; None without one."""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.
@@ -262,7 +262,7 @@ class Compiled(Event, frozen=True, tag="compiled"):
 class Problem(Event, frozen=True, tag="problem"):
     """An error that may explain a failure; `kind` names the known failure.
 
-    A message of several lines is told again with each line that is added. `frames` are the last lines of its traceback
+    A message of several lines is repeated with each line that is added. `frames` are the last lines of its traceback
     that say where, the innermost last.
     """
 
@@ -381,7 +381,7 @@ class RequestDone(Event, frozen=True, tag="request"):
     finish: str = ""
     error: str = ""
     steps: Amount | None = None
-    """What the server's counters of drafts and of accepted tokens grew by meanwhile, its own when nobody else asks."""
+    """The growth of the server's counters of drafts and of accepted tokens meanwhile, with those of other clients."""
     accepted: Amount | None = None
     chunk_p50: Amount | None = None
     """Median of the seconds between two chunks, which may hold several tokens; then their 95th percentile."""
@@ -427,7 +427,7 @@ class AnswerHeld(Event, frozen=True, tag="first answer", omit_defaults=True):
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
-    """Somebody asked the server to stop; an exit after this is no failure."""
+    """The server was asked to stop; an exit after this is no failure."""
 
 
 class Exited(Event, frozen=True, tag="exited"):

@@ -211,7 +211,7 @@ def _list_candidates(model: str, hub: HfApi) -> dict[str, bool]:
 
 
 async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
-    """Return what a repository's config.json makes of it; None where it is no drafter, or nothing tells."""
+    """Return what a repository's config.json makes of it; None where it is no drafter, or that is unknown."""
     try:
         config = _CONFIG.decode(await model_hub.fetch_small_file(name, "main", "config.json"))
     except HubAccessError as error:

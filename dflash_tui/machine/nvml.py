@@ -57,44 +57,33 @@ _THROTTLE = (
 )
 
 
-class NvmlUnavailableError(Exception):
-    """NVML cannot be queried now; the message is a sentence for the user."""
-
-
 _lock = threading.Lock()
 _running: Future[Any] | None = None
 _begin_session = cache(pynvml.nvmlInit)
 
 
 def _ask(query: Callable[[], T], timeout: float) -> T:
-    """Return what `query` returns in a thread of its own; raise NvmlUnavailableError where the driver does not answer.
-
-    As long as one query hangs, others are refused.
-    """
-    global _running  # noqa: PLW0603
+    """Return what `query` returns in a thread of its own; raise TimeoutError while the driver does not answer it."""
+    global _running  # noqa: PLW0603 - while one query hangs, others are refused
+    if not _lock.acquire(timeout=timeout):
+        raise TimeoutError
     try:
-        if not _lock.acquire(timeout=timeout):
+        if _running and not _running.done():
             raise TimeoutError
-        try:
-            if _running and not _running.done():
-                raise TimeoutError
-            running: Future[T] = start_daemon(query)
-            _running = running
-            return running.result(timeout)
-        finally:
-            _lock.release()
-    except TimeoutError:
-        raise NvmlUnavailableError(
-            "the NVIDIA driver does not answer; if it stays silent, look for Xid in `sudo dmesg` and reboot"
-        ) from None
+        running: Future[T] = start_daemon(query)
+        _running = running
+        return running.result(timeout)
+    finally:
+        _lock.release()
 
 
 def probe_gpus(timeout: float = TIMEOUT) -> GpuProbe:
     """Return the GPUs that NVML shows now; without any, `why_none` says why and what to do."""
     try:
         return _ask(_probe, timeout)
-    except NvmlUnavailableError as error:
-        return GpuProbe(why_none=str(error))
+    except TimeoutError:
+        silent = "the NVIDIA driver does not answer; if it stays silent, look for Xid in `sudo dmesg` and reboot"
+        return GpuProbe(why_none=silent)
 
 
 def probe_visible_gpus() -> GpuProbe:
@@ -106,11 +95,8 @@ def probe_visible_gpus() -> GpuProbe:
 
 
 def read_gpus(timeout: float = TIMEOUT) -> tuple[Gpu, ...] | None:
-    """Return the GPUs as they are now, or None when the driver does not answer or does not work."""
-    try:
-        return _ask(_read_all, timeout)
-    except NvmlUnavailableError:
-        return None
+    """Return the GPUs as they are now; None without any, or when the driver does not answer or does not work."""
+    return probe_gpus(timeout).gpus or None
 
 
 def find_energy_meter(uuids: Sequence[str]) -> Callable[[], float | None] | None:
@@ -128,25 +114,20 @@ def read_energy(uuids: Sequence[str]) -> float | None:
 
     try:
         return _ask(add_up, _ENERGY_TIMEOUT)
-    except (NvmlUnavailableError, *_ERRORS):
+    except (TimeoutError, *_ERRORS):
         return None
 
 
 def _probe() -> GpuProbe:
-    gpus = _read_all()
+    try:
+        _begin_session()
+        gpus = tuple(map(_read_gpu, range(pynvml.nvmlDeviceGetCount())))
+    except _ERRORS as error:
+        other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
+        return GpuProbe(why_none=_WHY.get(getattr(error, "value", 0), other))
     driver, cuda = _get(pynvml.nvmlSystemGetDriverVersion) or "", _get(pynvml.nvmlSystemGetCudaDriverVersion)
     why_none = "no NVIDIA GPU: the driver runs but shows none; `lspci` shows whether the machine has one"
     return GpuProbe(gpus, driver, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why_none)
-
-
-def _read_all() -> tuple[Gpu, ...]:
-    try:
-        _begin_session()
-        count = pynvml.nvmlDeviceGetCount()
-    except _ERRORS as error:
-        other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
-        raise NvmlUnavailableError(_WHY.get(getattr(error, "value", 0), other)) from error
-    return tuple(map(_read_gpu, range(count)))
 
 
 def _read_gpu(index: int) -> Gpu:

@@ -28,7 +28,7 @@ def read_process_identity(pid: int) -> str:
 
 @cache
 def read_boot_id() -> str:
-    """Return the id of this boot of the machine (random(4)), empty when it is not told."""
+    """Return the id of this boot of the machine (random(4)), empty when it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -95,10 +95,9 @@ def _mount(folder: Path) -> tuple[str, str]:
 
 
 def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None:
-    """Return bytes per second of reading the start of the largest file from its disk, not from memory; None without.
+    """Return the bytes per second at which the largest file is read from its disk; None without one.
 
-    Its pages are dropped from the cache first, which needs no rights and changes nothing on the disk. Three seconds
-    of a slow disk tell enough.
+    Its pages are dropped from the page cache first, which needs no rights. Reading ends after three seconds.
     """
     largest = max(files, key=lambda file: file.stat().st_size, default=None)
     if largest is None or largest.stat().st_size < _CHUNK:
@@ -113,10 +112,7 @@ def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> floa
 
 
 def release_page_cache(files: Iterable[Path]) -> int:
-    """Drop the files' pages from the page cache and return the bytes of /proc/meminfo's `Cached` that this freed.
-
-    Needs no rights: the kernel may forget clean pages of a file that one can read (posix_fadvise(2), DONTNEED).
-    """
+    """Drop the files' pages from the page cache (posix_fadvise(2), DONTNEED) and return the bytes that this freed."""
     before = read_system_memory().cached
     for path in files:
         try:

@@ -22,7 +22,7 @@ from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import process_environment, processes
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST
 from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.detached_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
@@ -94,7 +94,7 @@ def _server_environment(plan: Plan) -> dict[str, str]:
 
 
 def _record_and_release(run: Run, folder: Path, gated: GatedProcess) -> None:
-    """Write `run.json`, then let the server start: without its record nobody could find or stop it."""
+    """Write `run.json`, then let the server start: without its record it could not be found or stopped."""
     try:
         private_files.replace_private_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
@@ -196,7 +196,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
 def find_free_port(wanted: int) -> int:
     """Return `wanted`, or the next of a hundred ports that no program uses and no launch has reserved."""
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
-    # Reservations first: one is given up when its run is recorded, and whoever looks for runs first can miss both.
+    # Reservations first: one is given up when its run is recorded, so that looking for runs first can miss both.
     ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}
     ours |= {run.plan.port for run in registry.list_living_runs()}
     for port in range(wanted, min(wanted + 100, 65536)):

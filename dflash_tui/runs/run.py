@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.events import YEAR_2100, Event, Launched, Preparing, encode
 from dflash_tui.planning.cluster import name_roce
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST
 
 # Where vLLM itself looks for the API key.
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -23,7 +23,7 @@ VERSION = 2
 LOG_NAME = "server.log"
 # By this variable a server is known as one of an experiment, whatever became of the driver that launched it.
 EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
-# Who rotates logs may compress them, and what is in those nobody reads.
+# Compressed logs, as rotation leaves them, are not read.
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 
 _DAY = 86_400.0

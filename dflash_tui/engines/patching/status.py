@@ -170,10 +170,7 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
 
 
 def _matches_any_use(patch: Patch) -> bool:
-    """Whether upstream's fingerprint is any use of a name in a file of the patch.
-
-    The exact text that it replaces says more: the name may be used for something else.
-    """
+    """Whether upstream's fingerprint is any use of a name in a file of the patch, which may have another purpose."""
     fingerprint = patch.upstream
     if fingerprint is None or fingerprint.path not in patch.paths:
         return False
@@ -204,10 +201,9 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
 
 
 def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) -> tuple[dict[str, str], set[str]]:
-    """Return what the engine's files say of patches: why it does not need them, and which are in effect.
+    """Return why the engine does not need each of these patches, by its files, and which of them are in effect.
 
-    The former is empty for one that it needs or has, and nothing is said of a release: a development build and a
-    source tree may be others than their version says, so that their files are asked.
+    The reason is empty for a patch that it needs or has. A release has no reasons: its version is enough.
     """
     states = [find_patch_status(patch_file.load_patch(name), engine, hardware) for name in names]
     present = {status.name for status in states if status.state in IN_EFFECT}
@@ -269,9 +265,9 @@ def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
 
 
 def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
-    """Return how each patch that `plan` names stands in its engine, or will stand in one that is not installed yet.
+    """Return the state of each patch that `plan` names in its engine, or in the one that will be installed.
 
-    One that the plan does not want is not applicable with the plan's reason, however well it would fit.
+    A patch that the plan does not want is not applicable, for the plan's reason.
     """
 
     def find_state(patch: Patch) -> PatchStatus:
