@@ -216,8 +216,9 @@ class NewExperiment(Dialog[str | None]):
     ]
     EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
+        self.unsuited = unsuited  # why it would not start here
         self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
         self.planned: PlannedExperiment | None = None
         self.beginning = False
@@ -239,7 +240,7 @@ class NewExperiment(Dialog[str | None]):
     def draw_rows(self) -> None:
         """Show what it would do: labels and texts, whose further lines hang below the first."""
         if self.planned:
-            rows = [*self.planned.rows, _THEN]
+            rows = [*([("✗", self.unsuited)] if self.unsuited else []), *self.planned.rows, _THEN]
             width = measure_text(self.query_one("#checks"))
             column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
             lines = [render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows]
@@ -395,8 +396,8 @@ class NewTune(NewExperiment, inherit_bindings=False):
     ]
     EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
+        super().__init__(plan, unsuited)
         self.vary, self.minutes = "", 30
 
     def render_head(self) -> Content:
