@@ -53,13 +53,13 @@ from dflash_tui.tui.widgets.basic import (
     MUTED,
     Display,
     Keys,
-    Requests,
     SizedScreen,
     TooSmall,
     each_in_turn,
     once_composed,
     while_open,
 )
+from dflash_tui.tui.widgets.figures import Requests
 
 _EVERY = 1.0
 _TALL = 30

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -273,9 +274,13 @@ class LaunchScreen(SizedScreen[None]):
         """Read the GPUs and the running servers, away from the screen's own thread."""
         if not self.is_active and self.choice.probe:
             return
-        self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
-        if self.running or before or self.choice.probe is None:  # else the probe comes before anything changes
-            self.draw()
+        is_first = self.choice.probe is None
+        with self.app.batch_update() if is_first else nullcontext():  # the servers are painted with all else
+            self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
+            if is_first or self.running != before:
+                self.draw()
+        if is_first:
+            self.refresh()  # Textual drops a layout that it makes in a batch
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
