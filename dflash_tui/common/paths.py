@@ -174,7 +174,7 @@ def find_patch_file(name: str) -> Path | None:
     if name[:1] in {"", "_", "."} or "/" in name:
         return None
     files = (folder / f"{name}.yaml" for folder in (user_patches_folder(), bundled_folder("patches")))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if file.exists()), None)
 
 
 def user_suites_folder() -> Path:

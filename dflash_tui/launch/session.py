@@ -168,13 +168,6 @@ class ServerLaunched(NamedTuple):
     job: LaunchJob
 
 
-class ForkFailed(NamedTuple):
-    """The forked engine of a server failed; it is launched again with spawn."""
-
-    run: Run
-    why: str
-
-
 class ServerCrashed(NamedTuple):
     """A server failed and may be launched again; what is left of it is stopped first."""
 
@@ -211,7 +204,6 @@ LaunchEvent = (
     | ChecksMade
     | Preparing
     | ServerLaunched
-    | ForkFailed
     | ServerCrashed
     | RestartDue
     | RestartRefused
@@ -296,7 +288,8 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
         else:
             if not why:
                 return
-            front.show(ForkFailed(run, why))
+            again = "launching again with spawn, as the next launches of this engine will"
+            front.show(LaunchNote(f"{run.id}: {why}; {again}"))
             planned = await asyncio.to_thread(restarts.plan_with_spawn, run.plan)
         job = LaunchJob(planned, job.forced, replaces=run.id)
 

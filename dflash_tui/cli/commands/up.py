@@ -124,8 +124,6 @@ class _Terminal:
                 self._preparing(event)
             case session.ServerLaunched(run, job):
                 _print_launched(run, job)
-            case session.ForkFailed(run, why):
-                print_status(f"{run.id}: {why}; launching again with spawn, as the next launches of this engine will")
             case session.ServerCrashed(_, error):
                 print_status(str(error))
             case session.RestartDue():

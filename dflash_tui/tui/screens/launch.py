@@ -6,6 +6,7 @@ import asyncio
 import textwrap
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -199,26 +200,25 @@ class LaunchScreen(SizedScreen[None]):
     AUTO_FOCUS = "#recipes"
     GLOSSES: ClassVar = {"the mark of a recipe": MARKS}
 
+    @dataclass
     class Launch(Message):
-        """Somebody wants this plan launched; `forced` says why failed checks are overruled."""
+        """A plan is to be launched; `forced` says why failed checks are overruled."""
 
-        def __init__(self, resolved: ResolvedRecipe, plan: Plan, forced: str = "") -> None:
-            super().__init__()
-            self.resolved, self.plan, self.forced = resolved, plan, forced
+        resolved: ResolvedRecipe
+        plan: Plan
+        forced: str = ""
 
+    @dataclass
     class Attach(Message):
-        """Somebody wants to watch this server."""
+        """A server is to be watched."""
 
-        def __init__(self, server: Run | FoundServer) -> None:
-            super().__init__()
-            self.server = server
+        server: Run | FoundServer
 
+    @dataclass
     class Begun(Message):
         """An A/B or a tune was begun under this name."""
 
-        def __init__(self, identity: str) -> None:
-            super().__init__()
-            self.identity = identity
+        identity: str
 
     def __init__(self, now: Callable[[], float], probe: Callable[[], GpuProbe], load: Callable[[], Entries]) -> None:
         super().__init__()
@@ -563,13 +563,18 @@ class LaunchScreen(SizedScreen[None]):
         self.notify(f"reading the config.json of {target} …", markup=False)
         try:
             name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
-            self.entries = await asyncio.to_thread(self.load)
+            entries = await asyncio.to_thread(self.load)
         except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+            self.app.push_screen(ErrorDialog(error))
             return
-        self.query_one(RecipeList).reload(self.entries)
-        self.query_one(RecipeList).choose(name)
+        self._show_new(name, entries)
         self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
+
+    def _show_new(self, name: str, entries: Entries) -> None:
+        """List the recipes again, and highlight one that was written."""
+        self.entries = entries
+        self.query_one(RecipeList).reload(entries)
+        self.query_one(RecipeList).choose(name)
 
     def action_keep(self) -> None:
         """Write a recipe of what is chosen for the highlighted one, and highlight that."""
@@ -578,12 +583,11 @@ class LaunchScreen(SizedScreen[None]):
         if planned := self._plan():
             try:
                 path = recipe_files.keep_setting(planned)
-                self.entries = self.load()
+                entries = self.load()
             except (DflashError, OSError) as error:
-                self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+                self.app.push_screen(ErrorDialog(error))
                 return
-            self.query_one(RecipeList).reload(self.entries)
-            self.query_one(RecipeList).choose(path.stem)
+            self._show_new(path.stem, entries)
             self.notify(f"written to {path}", markup=False)
 
     def action_hosts(self) -> None:
