@@ -14,8 +14,8 @@ import msgspec
 from packaging.version import Version
 
 from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis
-from dflash_tui.planning import releases
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.planning.serve_flags import RESERVED_FLAGS as _SET_BY_US
@@ -105,7 +105,9 @@ def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
     if kind in _PATCHED and (disabled := tuple(f"patches.{name}" for name in plan.disabled_patches)):
         yield Remedy("with the patches that --set disabled", LaunchChanges(removed_settings=disabled))
     if fixed_in and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(fixed_in):
-        newer = min((v for v in releases.load_releases() if Version(v) >= Version(fixed_in)), key=Version, default=None)
+        newer = min(
+            (v for v in recipe_loader.load_releases() if Version(v) >= Version(fixed_in)), key=Version, default=None
+        )
         if newer:
             yield Remedy(f"vLLM {newer}", LaunchChanges(vllm=newer, removed=("engine",)))
     if plan.set_up is SetUp.FAST:

@@ -32,8 +32,7 @@ from dflash_tui.planning.plan import ArmCache, Plan, PlannedModel
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan, engine_folder_for, list_models
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe, SetUp
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.recipes.settings import list_flag_settings
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
 from dflash_tui.planning.serve_flags import build_flag
 from dflash_tui.planning.startup_optimizations import StartConditions, list_exported

@@ -6,21 +6,29 @@ The command line and the panel are front ends of it: they ask, show and word, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import PreflightFailed, ServerFailed, UsageError
+from dflash_tui.common.formatting import format_duration
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.events import Preparing
-from dflash_tui.launch import planner, restarts, shutdown
+from dflash_tui.diagnosis.cause import UNKNOWN
+from dflash_tui.engines import environments
+from dflash_tui.events import Phase, Preparing
+from dflash_tui.launch import planner, shutdown
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight.machine import HOW_TO_SHARE
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, RestartPolicy
+from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.startup_optimizations import FORK
+from dflash_tui.run_state.startup import detect_silence
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, reservation
 from dflash_tui.runs.run import Run
@@ -123,7 +131,7 @@ def _build_claimed_error(plan: Plan, claim: str, *, forcible: bool = True) -> Pr
     return PreflightFailed("it would not start", evidence=f"{cards}: {claim}", hint=f"{HOW_TO_SHARE}{anyway}")
 
 
-_INTERVAL = 0.5
+_INTERVAL = 0.25  # seconds
 
 
 class TrustQuestion(NamedTuple):
@@ -275,7 +283,7 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: Ope
             if not why:
                 return
             front.show(ForkFailed(run, why))
-            spawned = await asyncio.to_thread(restarts.plan_with_spawn, run.plan)
+            spawned = await asyncio.to_thread(plan_with_spawn, run.plan)
             planned = spawned._replace(forced=planned.forced)
         planned = planned._replace(replaces=run.id)
 
@@ -309,7 +317,7 @@ async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_host
 
 async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
     """Return why the forked engine of a run failed; empty when it did not."""
-    failing = asyncio.create_task(restarts.end_failed_start(run, state))
+    failing = asyncio.create_task(end_failed_start(run, state))
     try:
         await front.watch(run, state)
     except ServerFailed:
@@ -339,16 +347,16 @@ class _Restarts:
             raise failed
         self._failures.append(f"{run.id}: {failure.diagnosis.what}: {failure.diagnosis.cause}")
         now = time.monotonic()
-        if why := restarts.explain_no_restart(self._policy, state, failure.diagnosis.kind, self._at, now):
+        if why := explain_no_restart(self._policy, state, failure.diagnosis.kind, self._at, now):
             raise self._give_up(run, failed, why)
         self._front.show(ServerCrashed(run, failed))
         # Leftover processes hold memory, and maybe the port.
         await shutdown.stop_and_release_memory(run, lambda text: self._front.show(LaunchNote(text)))
-        seconds = restarts.restart_delay(self._policy, self._at, now)
+        seconds = restart_delay(self._policy, self._at, now)
         self._front.show(RestartDue(run, len(self._at) + 1, seconds, self._policy))
-        while (left := now + seconds - time.monotonic()) > 0 and not restarts.are_restarts_cancelled(run):
+        while (left := now + seconds - time.monotonic()) > 0 and not are_restarts_cancelled(run):
             await asyncio.sleep(min(left, _INTERVAL))
-        if restarts.are_restarts_cancelled(run):
+        if are_restarts_cancelled(run):
             raise self._give_up(run, failed, "it was stopped with dflash-tui stop")
         self._at.append(time.monotonic())
 
@@ -359,3 +367,91 @@ class _Restarts:
         return ServerFailed(
             f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), hint=failed.hint
         )
+
+
+MAX_DELAY = 300.0
+_CANCEL_FILE = "called-off"
+# Causes that do not lie in the plan, so that the next launch may succeed; `terminated` is intended.
+_TRANSIENT_CAUSES = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
+
+
+def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
+    """Return why a failed server is not launched again; empty when it is. Pure.
+
+    `kind` is that of its `Diagnosis`; `restarts` are times by the clock of `now`.
+    """
+    if kind == "terminated":
+        return "it was asked to stop"
+    if state.warm_at is None and kind not in _TRANSIENT_CAUSES:
+        return "it never answered a request, and would fail again for the same reason"
+    recent = [at for at in restarts if now - at < policy.within_s]
+    if len(recent) >= policy.times:
+        times = "once" if policy.times == 1 else f"{policy.times} times"
+        return f"it was already launched again {times} within {format_duration(policy.within_s)}"
+    return ""
+
+
+def restart_delay(policy: RestartPolicy, restarts: Sequence[float], now: float) -> float:
+    """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
+
+    The arguments are those of `explain_no_restart`. Pure.
+    """
+    recent = [at for at in restarts if now - at < policy.within_s]
+    return float(min(policy.wait_s * 2 ** len(recent), max(MAX_DELAY, policy.wait_s)))
+
+
+def cancel_restarts(run: Run) -> None:
+    """Record that the failed server of `run` must not be launched again, since a user stopped it."""
+    with contextlib.suppress(OSError):  # its folder may have been deleted
+        private_files.write_private_file(run.folder / _CANCEL_FILE, b"")
+
+
+def are_restarts_cancelled(run: Run) -> bool:
+    """Whether a user stopped `run` after its server had failed."""
+    return (run.folder / _CANCEL_FILE).exists()
+
+
+# A forked engine says its first line within a second; one that is spawned takes 15 to 25 s, at work.
+HUNG_SECONDS = 60.0
+_CANNOT_FORK = "forked"
+
+
+async def end_failed_start(run: Run, state: RunState) -> str:
+    """Watch a start until it is up; return why forking failed after stopping it, empty when it did not.
+
+    The caller keeps `state` up to date.
+
+    Raises:
+        DflashError: a process of the server survived SIGKILL.
+    """
+    while FORK in run.plan.start and state.up_at is None:
+        if why := explain_failed_fork(run, state, time.time()):
+            environments.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
+            await lifecycle.stop_server(run)
+            return why
+        if state.exit:
+            break
+        await asyncio.sleep(_INTERVAL)
+    return ""
+
+
+def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
+    """Return why a start failed that an engine process which is spawned may not fail with; empty when it did not."""
+    if FORK not in run.plan.start or state.up_at is not None:
+        return ""
+    if state.exit:
+        failure = postmortem.build_postmortem(run, state)
+        return failure.diagnosis.cause if failure and failure.diagnosis.kind == _CANNOT_FORK else ""
+    # What the server itself waits for, such as the hub, it waits for before; the engine's first line has its version.
+    if state.startup.phase is not Phase.ENGINE or "vllm" in state.startup.facts or not state.lines:
+        return ""
+    silence = detect_silence(state.startup, state.lines[-1].at, now)
+    if silence is None or not silence.warning or silence.seconds < HUNG_SECONDS:
+        return ""
+    return f"the forked engine process hung before its first line, for {format_duration(silence.seconds)}"
+
+
+def plan_with_spawn(plan: Plan) -> PlannedLaunch:
+    """Return the plan of launching the same with an engine process that is spawned."""
+    changes = LaunchChanges(settings={f"start.{FORK}": "false"})
+    return planner.plan_launch_here(plan.relaunch_request.with_changes(changes))

@@ -20,8 +20,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster import Cluster, RankCommand
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, SetUp, Trust
-from dflash_tui.planning.recipes.resolution import ExpectedFigures
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST, ExpectedFigures
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import parse_whole_number
 

@@ -22,7 +22,7 @@ from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import process_environment, processes
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST
 from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.detached_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE

@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.events import YEAR_2100, Event, Launched, Preparing, encode
 from dflash_tui.planning.cluster import name_roce
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST
 
 # Where vLLM itself looks for the API key.
 KEY_VARIABLE = "VLLM_API_KEY"

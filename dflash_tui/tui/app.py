@@ -620,10 +620,10 @@ class DflashApp(TerminalApp):
             self.push_screen(question, self._cancel_launch)
             return
         if crashed := self.restarting:
-            from dflash_tui.launch import restarts
+            from dflash_tui.launch import session
 
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
-            self.push_screen(question, lambda yes: restarts.cancel_restarts(crashed) if yes else None)
+            self.push_screen(question, lambda yes: session.cancel_restarts(crashed) if yes else None)
             return
         run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):

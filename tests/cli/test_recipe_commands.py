@@ -176,7 +176,7 @@ def test_the_readme_has_a_section_for_each_recipe():
     """And for nothing else that looks like one; commands that it shows exist."""
     text = (RECIPES / "README.md").read_text()
     assert [name for name in re.findall(r"^### (.+)$", text, re.MULTILINE) if name in SHIPPED] == SHIPPED
-    for action in ("check", "show", "new", "schema"):
+    for action in ("check", "new", "schema"):
         assert f"dflash-tui recipes {action}" in text
 
 
