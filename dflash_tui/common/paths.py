@@ -71,11 +71,6 @@ def bundled_folder(kind: str) -> Path:
     raise FileNotFoundError(f"{kind} are missing from the installation in {PACKAGE_ROOT}")
 
 
-def engine_script(script: str) -> Path:
-    """Return a script that an engine's Python runs."""
-    return PACKAGE_ROOT / "in_engine" / script
-
-
 def sample_folder() -> Path:
     """Return the folder of the recorded run that is shipped."""
     return PACKAGE_ROOT / "sample"

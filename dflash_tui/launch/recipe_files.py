@@ -17,7 +17,7 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
-from dflash_tui.engines import model_config
+from dflash_tui.engines import model_config, model_hub
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
@@ -183,9 +183,13 @@ _CPU_RECIPE = "demo-cpu"
 async def derive_from_models(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`."""
+    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
+
+    A folder gets its absolute path, since a server starts in the folder of its run.
+    """
     for name in filter(None, (target, drafter)):
         check_model_path(name)
+    target, drafter = (str(model_hub.find_local_folder(name or "") or name or "") for name in (target, drafter))
     lookups = [model_config.look_up_checkpoint(target)]
     lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)

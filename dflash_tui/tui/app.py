@@ -29,7 +29,7 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import registry, server_process
@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # what the first frame does not need is imported where it is 
     from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.monitoring.recording import Player
     from dflash_tui.run_state.state import RunState
-    from dflash_tui.tui.dialogs.doctor import Launch
     from dflash_tui.tui.palette import Panel
     from dflash_tui.tui.screens.chat import ChatScreen
     from dflash_tui.tui.screens.experiment import ExperimentScreen
@@ -88,21 +87,21 @@ class _Front:
 
         screen, notify = self._panel.run_screen.view, partial(self._panel.notify, markup=False)
         match event:
-            case session.LaunchBegun(job):
+            case session.LaunchBegun(planned):
                 self.is_preparing, self.crashed = True, None
                 self._panel.begin_watching(self)
-                screen.prepare(job.planned.plan)
-                self._show_screen(job)
-            case session.LaunchPlanned(job):
-                if job.planned.plan is not screen.plan:
-                    screen.prepare(job.planned.plan)
-                if text := _describe_moved_port(job.planned):
+                screen.prepare(planned.plan)
+                self._show_screen(planned)
+            case session.LaunchPlanned(planned):
+                if planned.plan is not screen.plan:
+                    screen.prepare(planned.plan)
+                if text := _describe_moved_port(planned):
                     notify(text)
             case Preparing():
                 screen.take(event)
-            case session.ServerLaunched(_, job):
+            case session.ServerLaunched(_, planned):
                 self.is_preparing = False
-                self._show_screen(job)
+                self._show_screen(planned)
             case session.RestartDue(run, number, seconds, policy):
                 self.crashed = run
                 self._panel.screen.refresh_bindings()
@@ -114,8 +113,8 @@ class _Front:
             case session.LaunchNote(text):
                 notify(text)
 
-    def _show_screen(self, job: LaunchJob) -> None:
-        if not job.replaces:  # who does something else meanwhile is not interrupted
+    def _show_screen(self, planned: PlannedLaunch) -> None:
+        if not planned.replaces:  # who does something else meanwhile is not interrupted
             self._panel.switch_mode("live")
 
     async def watch(self, run: Run, state: RunState) -> None:
@@ -543,14 +542,14 @@ class DflashApp(TerminalApp):
             self.run_screen.view.fail(error)
 
     @work(group="launch")
-    async def bring_up(self, job: LaunchJob) -> None:
+    async def bring_up(self, planned: PlannedLaunch) -> None:
         """Launch a server and keep it up, after asking what has to be asked."""
         from dflash_tui.launch import session
         from dflash_tui.peers import cluster_launch
 
         front = _Front(self, get_current_worker())
         try:
-            await session.run_server(job, front, cluster_launch.open_hosts, job.planned.plan.restart)
+            await session.run_server(planned, front, cluster_launch.open_hosts, planned.plan.restart)
         except (DflashError, OSError, RuntimeError) as error:
             if isinstance(error, ServerFailed) and not front.is_preparing:
                 return  # the run screen says why a server failed that it watched
@@ -578,7 +577,7 @@ class DflashApp(TerminalApp):
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
         else:
-            self.bring_up(LaunchJob(PlannedLaunch(message.resolved, message.plan), message.forced))
+            self.bring_up(message.planned)
 
     @property
     def preparing(self) -> bool:
@@ -611,10 +610,10 @@ class DflashApp(TerminalApp):
             self.push_screen(question, self._cancel_launch)
             return
         if crashed := self.restarting:
-            from dflash_tui.launch import restarts
+            from dflash_tui.launch import session
 
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
-            self.push_screen(question, lambda yes: restarts.cancel_restarts(crashed) if yes else None)
+            self.push_screen(question, lambda yes: session.cancel_restarts(crashed) if yes else None)
             return
         run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):
@@ -666,9 +665,9 @@ class DflashApp(TerminalApp):
         if run := self._shown.own:
             self.push_screen(RemedyDialog(run), self._launch_again)
 
-    def _launch_again(self, chosen: Launch | None) -> None:
+    def _launch_again(self, chosen: PlannedLaunch | None) -> None:
         if chosen:
-            self.post_message(LaunchScreen.Launch(*chosen))
+            self.post_message(LaunchScreen.Launch(chosen))
 
 
 if TYPE_CHECKING:

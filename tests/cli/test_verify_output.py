@@ -5,7 +5,7 @@ import shlex
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli.commands.experiments import raise_unless_alike, read_output_request
+from dflash_tui.cli.commands.experiments import raise_unless_alike, read_experiment_request
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import DflashError, OutputDiffers, UsageError
@@ -27,7 +27,7 @@ FIRST = FirstDifference("Code", 1, 2, (0, 1), 17, "def ", "merge(a)\n", "sort(\x
 
 
 def designed(*words: str) -> Design:
-    asked = read_output_request(build_parser().parse_args(["verify", "--lossless", "demo-cpu", *words]))
+    asked = read_experiment_request(build_parser().parse_args(["verify", "--lossless", "demo-cpu", *words]))
     return builder.build_experiment(asked)[0]
 
 
@@ -68,7 +68,7 @@ def test_exact_runs_both_servers_in_float32():
 
 def test_exact_is_refused_for_a_gpu():
     with pytest.raises(UsageError, match="--exact"):
-        read_output_request(build_parser().parse_args(["verify", "--lossless", "gemma-4-26b-a4b", "--exact"]))
+        read_experiment_request(build_parser().parse_args(["verify", "--lossless", "gemma-4-26b-a4b", "--exact"]))
 
 
 @pytest.mark.parametrize(

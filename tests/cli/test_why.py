@@ -21,7 +21,7 @@ from tests.tui.conftest import a_run
 
 def kept(name: str, *events: Event, identity: str = "20261121-012400-toy") -> Run:
     """Write the folder of a run that nobody watches any more."""
-    run = msgspec.structs.replace(a_run(request=LaunchRequest("demo-cpu")), id=identity)
+    run = msgspec.structs.replace(a_run(request=LaunchRequest(recipe="demo-cpu")), id=identity)
     run.folder.mkdir(parents=True)
     run.log.write_bytes(recordings.raw(f"cpu-vllm-0.32.0/{name}"))
     run.samples.write_bytes(b"".join(encode(event) + b"\n" for event in events))

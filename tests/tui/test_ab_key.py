@@ -125,8 +125,8 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await pilot.press("y")
         await patient(pilot, "A/B HALTED")
         assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
-        await patient(pilot, "r Resume")
-        await pilot.press("r")
+        await patient(pilot, "⏎ Resume")
+        await pilot.press("enter")
         await patient(pilot, "A/B RUNNING")
 
 
@@ -147,6 +147,12 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         assert isinstance(dialog, NewExperiment)
         await pilot.press("v", "down", "down", "enter")
         await wait_for(pilot, lambda: dialog.vary == "mode=eager,compile")
+        await pilot.press("o")
+        await shows(pilot, "options of the A/B", "rounds", "temperature")
+        await pilot.press(*"round", "equals_sign", "3", "enter")
+        await shows(pilot, "an A/B has no option round")
+        await pilot.press("o", "ctrl+u", *"rounds", "equals_sign", "3", "enter")
+        await wait_for(pilot, lambda: dialog.options == "rounds=3")
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()

@@ -1,14 +1,13 @@
 """Earlier starts side by side on the panel: kinds with n, median and spread, and what their time went into."""
 
-import itertools
 import re
 
 import msgspec
 import pytest
 
 from dflash_tui.monitoring import startup_history
-from dflash_tui.monitoring.startup_history import STARTUP_PARTS, RecordedStart
-from dflash_tui.tui.dialogs.runs import STYLES, RunList
+from dflash_tui.monitoring.startup_history import RecordedStart
+from dflash_tui.tui.dialogs.runs import RunList
 from tests.support import recorded_startups
 from tests.tui.conftest import HOSTILE
 from tests.tui.panel import app, text, wait_for
@@ -62,9 +61,3 @@ async def test_kinds_are_compared_with_count_median_and_spread(known):
         assert pane.max_scroll_x == 0
         await pilot.press("escape")
         assert isinstance(panel.screen, RunList)
-
-
-def test_no_two_parts_look_alike():
-    assert len(set(STYLES.values())) == len(STARTUP_PARTS) + 1
-    signs = [sign for sign, _ in STYLES.values()]
-    assert all(sign != after for sign, after in itertools.pairwise(signs))

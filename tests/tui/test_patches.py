@@ -130,7 +130,7 @@ def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
 
 
 def test_without_an_engine_a_line_that_stays_is_in_the_diff_once():
-    plan = plan_launch(LaunchRequest("gemma-4-31b", profile="seed", gpu="gb10"), GpuProbe()).plan
+    plan = plan_launch(LaunchRequest(recipe="gemma-4-31b", profile="seed", gpu="gb10"), GpuProbe()).plan
     lines = read_patch_view(plan).diffs.splitlines()
     removed, added = ({line[1:] for line in lines if line[:1] == sign and line[:3] != sign * 3} for sign in "-+")
     assert added

@@ -20,8 +20,6 @@ from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import Hint, LaunchChanges, format_advice, name_options
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.runs import lifecycle
@@ -58,22 +56,17 @@ class Doctor(TextDialog[str | None]):
 
     def __init__(
         self,
-        resolved: ResolvedRecipe,
-        plan: Plan,
+        planned: PlannedLaunch,
         *,
         launching: bool,
         change: Callable[[LaunchChanges], PlannedLaunch] | None = None,
     ) -> None:
-        """Make the dialog.
+        """Make the dialog that checks what is planned; with `launching` it closes when no check fails.
 
-        Args:
-            resolved: The resolved recipe.
-            plan: What is checked.
-            launching: Whether it is launched when no check fails.
-            change: Returns the plan with the changes that a fix names; without it none can be made here.
+        `change` returns the plan with the changes that a fix names; without it none can be made here.
         """
         super().__init__()
-        self.resolved, self.plan, self.launching, self.change = resolved, plan, launching, change
+        self.planned, self.launching, self.change = planned, launching, change
         self.report: PreflightReport | None = None
         self.checks: list[Check] = []
         self.failure = ""  # why the checks could not be run
@@ -105,7 +98,7 @@ class Doctor(TextDialog[str | None]):
 
     def action_run_checks(self) -> None:
         """Run the checks (again)."""
-        self.show_heading(f"checking {self.plan.recipe} …")
+        self.show_heading(f"checking {self.planned.plan.recipe} …")
         self.check()
 
     @work(exclusive=True)
@@ -113,11 +106,9 @@ class Doctor(TextDialog[str | None]):
         """Run the checks and show their results."""
         from dflash_tui.peers import cluster_launch
 
-        planned = PlannedLaunch(self.resolved, self.plan)
         try:
-            async with cluster_launch.open_peers(self.plan.relaunch_request.peers) as peers:
-                planned = await cluster_launch.place_on_hosts(planned, peers)
-                report = (await cluster_launch.check_and_survey(planned, peers, thorough=not self.launching))[0]
+            async with cluster_launch.open_hosts(self.planned.plan.relaunch_request.peers) as hosts:
+                report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.show_heading("the checks could not be run")
             self.checks, self.failure = [], str(error)
@@ -144,7 +135,7 @@ class Doctor(TextDialog[str | None]):
         """Change the launch as a fix says, and run the checks again."""
         if self.change and (changes := self._find_way(key)):
             try:
-                self.resolved, self.plan = self.change(changes)[:2]
+                self.planned = self.change(changes)
             except DflashError as error:
                 self.notify(error.what, severity="error", markup=False)
                 return
@@ -190,15 +181,14 @@ def render_check(check: Check, width: int) -> Content:
     return content
 
 
-Launch = tuple[ResolvedRecipe, Plan, str]
 _INDENT = 4  # cells of a remedy's number
 
 
-class RemedyDialog(ListDialog[Launch]):
+class RemedyDialog(ListDialog[PlannedLaunch]):
     """Offers to launch a run that is over, as it was or changed by what may help against its failure.
 
-    It ends with the resolved recipe, the plan and why failed checks are overruled, or with None. A variable that a
-    remedy needs is asked for, and kept in this program's environment only.
+    It ends with what is to be launched, or with None. A variable that a remedy needs is asked for, and kept in this
+    program's environment only.
     """
 
     HEADING: ClassVar = "launch again"
@@ -280,7 +270,7 @@ class RemedyDialog(ListDialog[Launch]):
         if needs and not os.environ.get(needs):
             self.open_field("", f"{needs}: kept in memory until the panel is closed, never written to disk")
         elif self.planned:
-            self.check(self.planned.resolved, self.planned.plan)
+            self.check(self.planned)
 
     def action_take(self) -> None:
         """Launch with the variable that was typed."""
@@ -290,17 +280,17 @@ class RemedyDialog(ListDialog[Launch]):
             self.action_choose()
 
     @work(exclusive=True, group="fix")
-    async def check(self, resolved: ResolvedRecipe, plan: Plan) -> None:
-        """End what is left, check the plan as every launch is checked, and hand it on."""
+    async def check(self, planned: PlannedLaunch) -> None:
+        """End what is left, check what is planned as every launch is checked, and hand it on."""
         if self.leftovers:
             try:
                 await lifecycle.stop_server(self.run)
             except DflashError as error:
                 self.show_detail(str(error))
                 return
-        reason = await self.app.push_screen_wait(Doctor(resolved, plan, launching=True))
+        reason = await self.app.push_screen_wait(Doctor(planned, launching=True))
         if reason is not None:
-            self.dismiss((resolved, plan, reason))
+            self.dismiss(planned._replace(forced=reason))
 
 
 def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:

@@ -115,16 +115,19 @@ class PlannedExperiment(NamedTuple):
     """What it is going to do, for a reader: labels and texts."""
 
 
-def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
-    """Return the experiment of `plan` with that varied, with `boots` boots per arm.
+def plan_experiment(plan: Plan, vary: str, boots: int, options: str = "") -> PlannedExperiment:
+    """Return the experiment of `plan` with that varied, with `boots` boots per arm and options as they were typed.
 
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
+    request = builder.add_typed_options(builder.ExperimentRequest(plan.relaunch_request, vary, boots), options)
+    return _describe_planned(*builder.build_experiment(request, cluster=plan.cluster))
+
+
+def _describe_planned(design: Design, resolved_recipes: list[ResolvedRecipe]) -> PlannedExperiment:
     from dflash_tui.experiments import controller
 
-    request = builder.ExperimentRequest(plan.relaunch_request, vary, boots)
-    design, resolved_recipes = builder.build_experiment(request, cluster=plan.cluster)
     in_the_way = controller.find_disturbing_servers(design)
     rows = experiment_text.list_design_rows(design, builder.estimate_duration(design), [run.id for run in in_the_way])
     return PlannedExperiment(design, resolved_recipes, rows)
@@ -185,6 +188,16 @@ class VariationDialog(ListDialog[str]):
         self.dismiss(self.field.value.strip())
 
 
+class OptionWords(VariationDialog):
+    """Asks for options of an A/B; ends with what was typed, or with None."""
+
+    HEADING: ClassVar = "options of the A/B"
+
+    def on_mount(self) -> None:
+        self.show_detail(f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
+        self.open_field(self.chosen, self.example)
+
+
 class NewExperiment(TextDialog[str | None]):
     """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
 
@@ -195,13 +208,14 @@ class NewExperiment(TextDialog[str | None]):
         Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
         Binding("minus", "boots(-1)", "fewer boots", show=False),
         Binding("h", "honest", "quick or honest"),
+        Binding("o", "options", "options"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
     EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
+        self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
         self.planned: PlannedExperiment | None = None
         self.progress = Content("")
         self.beginning = False
@@ -233,7 +247,7 @@ class NewExperiment(TextDialog[str | None]):
         """Return what would begin, and how sure it will be."""
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
         return Content.assemble(
-            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}\n",
+            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
         )  # fmt: skip
 
@@ -243,7 +257,7 @@ class NewExperiment(TextDialog[str | None]):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        return plan_experiment(self.plan, self.vary, self.boots)
+        return plan_experiment(self.plan, self.vary, self.boots, self.options)
 
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
@@ -275,6 +289,16 @@ class NewExperiment(TextDialog[str | None]):
         """Let it be chosen, or typed."""
         self.app.push_screen(VariationDialog(self.list_offers(), self.vary, self.EXAMPLE), self.take_variation)
 
+    def action_options(self) -> None:
+        """Let options be typed."""
+        self.app.push_screen(OptionWords((), self.options, "rounds=2 temperature=0.7"), self.take_options)
+
+    def take_options(self, words: str | None) -> None:
+        """Plan the A/B with the options that were typed."""
+        if words is not None:
+            self.options = words
+            self.plan_again()
+
     def take_variation(self, words: str | None) -> None:
         """Vary what was chosen; nothing is what is varied unasked."""
         if words is not None:
@@ -302,6 +326,7 @@ class NewExperiment(TextDialog[str | None]):
             self.dismiss(planned.design.id)
         else:
             self.planned, self.beginning = planned, False
+            self.draw()
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
         """Ask in a dialog."""
@@ -378,18 +403,11 @@ class NewTune(NewExperiment, inherit_bindings=False):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        from dflash_tui.experiments import controller, tuner
-        from dflash_tui.experiments.builder import ExperimentRequest
+        from dflash_tui.experiments import tuner
 
-        built = tuner.build_tune(
-            ExperimentRequest(self.plan.relaunch_request),
-            budget=60.0 * self.minutes,
-            axes=_split_axes(self.vary),
-            cluster=self.plan.cluster,
-        )
-        in_the_way = controller.find_disturbing_servers(built.design)
-        rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
-        return PlannedExperiment(built.design, [built.resolved], rows)
+        request = builder.ExperimentRequest(self.plan.relaunch_request)
+        axes, budget = _split_axes(self.vary), 60.0 * self.minutes
+        return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
         """Return what may be tried; empty words are all that may matter."""

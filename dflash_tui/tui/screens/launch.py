@@ -27,7 +27,6 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
@@ -174,6 +173,8 @@ class LaunchScreen(SizedScreen[None]):
         Binding("enter", "unfold", "Show them", priority=True, tooltip="Show the recipes that would not start here"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
+        Binding("exclamation_mark", "fast", "Fast", key_display="!",
+                tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
@@ -202,11 +203,9 @@ class LaunchScreen(SizedScreen[None]):
 
     @dataclass
     class Launch(Message):
-        """A plan is to be launched; `forced` says why failed checks are overruled."""
+        """This is to be launched."""
 
-        resolved: ResolvedRecipe
-        plan: Plan
-        forced: str = ""
+        planned: PlannedLaunch
 
     @dataclass
     class Attach(Message):
@@ -224,6 +223,7 @@ class LaunchScreen(SizedScreen[None]):
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
+        self._was_left = False
         self.wanted = ""  # the recipe to highlight once the list is there
         self.detailed = False
         self.running: list[Run] = []
@@ -265,6 +265,19 @@ class LaunchScreen(SizedScreen[None]):
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
         self.load_speeds()
+        if self._was_left:
+            self.reload_entries()
+
+    def on_screen_suspend(self) -> None:
+        self._was_left = True
+
+    @work(exclusive=True, group="entries")
+    async def reload_entries(self) -> None:
+        """Show the recipes that were added or removed meanwhile, such as the winner of an A/B."""
+        entries = await asyncio.to_thread(self.load)
+        if (recipes := self._recipes) and entries.keys() != self.entries.keys():
+            self.entries = entries
+            recipes.reload(entries)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -416,9 +429,14 @@ class LaunchScreen(SizedScreen[None]):
             return bool(recipes and recipes.is_on_fold)
         if action in _OF_RECIPE and not isinstance(chosen, Recipe):
             return False
-        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens"}:
+        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens", "fast"}:
             drafts = (self.choice.request(chosen).method or chosen.method) is not Method.NONE
-            return {"variant": bool(chosen.variants), "profile": len(chosen.profiles) > 1, "tokens": drafts}[action]
+            return {
+                "variant": bool(chosen.variants),
+                "profile": len(chosen.profiles) > 1,
+                "tokens": drafts,
+                "fast": drafts and self.choice.has_fast(chosen),
+            }[action]
         return len(self.choice.cards) > 1 if action == "gpu" else True
 
     def action_mode(self) -> None:
@@ -440,6 +458,11 @@ class LaunchScreen(SizedScreen[None]):
     def action_profile(self) -> None:
         if recipe := self._recipe:
             self.choice.next_profile(recipe)
+            self.draw()
+
+    def action_fast(self) -> None:
+        if (recipe := self._recipe) and self._plan():
+            self.choice.toggle_fast(recipe)
             self.draw()
 
     def action_variant(self) -> None:
@@ -516,18 +539,18 @@ class LaunchScreen(SizedScreen[None]):
             return
         try:
             port = lifecycle.find_free_port(recipe.port) if launching else None
-            resolved, plan = self.choice.plan(recipe, port)[:2]
+            planned = self.choice.plan(recipe, port)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
-        if not self.has_hosts(plan):
+        if not self.has_hosts(planned.plan):
             return
 
         def launch(reason: str | None) -> None:
             if launching and reason is not None:
-                self.post_message(self.Launch(doctor.resolved, doctor.plan, reason))
+                self.post_message(self.Launch(doctor.planned._replace(forced=reason)))
 
-        doctor = Doctor(resolved, plan, launching=launching, change=partial(self.choice.take_changes, recipe, port))
+        doctor = Doctor(planned, launching=launching, change=partial(self.choice.take_changes, recipe, port))
         self.app.push_screen(doctor, launch)
 
     def _plan(self) -> PlannedLaunch | None:

@@ -352,7 +352,7 @@ class RequestStrip(Widget):
         """Replace the requests, oldest first, and the cycle that they show."""
         self.requests = requests
         self.rows = [row for row in _ROWS if cycle or _varies([getattr(request, row[1]) for request in requests])]
-        self.display = bool(self.rows)
+        self.set_class(not self.rows, "-flat")
         self.styles.height = 1 + len(self.rows[: 2 if self.screen.has_class("-short") else 3])
         self.set_class(cycle is not None, "-cycle")
         title = f"requests  {len(requests)} finished, newest on the right"

@@ -114,6 +114,8 @@ class RunView(Vertical):
         self.changed = True
         if self.is_mounted:
             self.query_one(LogPane).reset()
+            for chart in self.query(Chart):  # one that was hidden is drawn a second later
+                chart.show((), WINDOWS[self.window])
 
     def prepare(self, plan: Plan) -> None:
         """Start to show what comes before the launch of `plan`."""

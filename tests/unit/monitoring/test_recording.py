@@ -204,6 +204,16 @@ def test_a_run_of_this_machine_is_found_by_its_name(parts):
     assert last.code is None
 
 
+def test_a_recipes_speed_here_counts_no_warm_up(parts):
+    run = msgspec.json.decode(parts[RUN_PART], type=Run)
+    asked = [{"event": "request", "kind": kind, "total": 1, "decode_tok_s": speed}
+             for kind, speed in (("Code", 30.0), ("warm-up", 1058.0), ("probe", 900.0))]  # fmt: skip
+    run.folder.mkdir(parents=True)
+    for name, data in with_events(parts, *asked).items():
+        (run.folder / name).write_bytes(data)
+    assert recording.measure_newest_speeds() == {run.plan.recipe: 30.0}
+
+
 @pytest.mark.parametrize("name", ["no/such/file", "nothing.zip", "nothing"])
 def test_what_is_not_there_is_a_plain_error(name):
     with pytest.raises(UsageError):

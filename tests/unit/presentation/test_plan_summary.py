@@ -2,6 +2,7 @@
 
 import pytest
 
+from dflash_tui.planning.plan import format_command
 from dflash_tui.presentation.plan_text import summarize_plan
 from tests.support import command_line
 
@@ -36,6 +37,15 @@ def test_a_plan_answers_six_questions_first():
 )
 def test_each_row_has_its_value(words, label, value):
     assert dict(rows(*words))[label].startswith(value)
+
+
+def test_figures_of_several_hosts_are_of_each():
+    planned = command_line.planned("glm-5.3-flash", "--gpu", "gb10")
+    shown = dict(rows("glm-5.3-flash", "--gpu", "gb10"))
+    assert "unified memory on each of 4 hosts" in shown["fits"]
+    assert "to download on each of 4 hosts (" in shown["fetch"]
+    last = format_command(planned.plan, brief=True).splitlines()[-1]
+    assert last == "# rank 3, on HOST_3: as rank 1, with VLLM_HOST_IP=ADDRESS_3 --node-rank 3"
 
 
 def test_a_summary_is_short():
