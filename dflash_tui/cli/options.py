@@ -38,7 +38,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     modes = ("eager", "graphs", "compile")
     add_option(parser, "--mode", type=one_of(modes), metavar="MODE", help="eager, graphs or compile")
     add_method_option(parser)
-    add_option(parser, "--port", type=_parse_port, metavar="PORT", help="port on 127.0.0.1")
+    add_option(parser, "--port", type=whole_number(1, 65_535), metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
     add_option(parser, "--num-speculative-tokens", type=whole_number(0, 64), metavar="N", help=tokens)
     set_up = parser.add_mutually_exclusive_group()
@@ -140,7 +140,6 @@ def add_begin_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     add_install_peers_option(parser)
     add_trust_option(parser)
-    add_json_option(parser)
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
@@ -221,41 +220,21 @@ def _read_number(kind: type[int | float], text: str, least: float, most: float) 
     return value
 
 
-# The limits of a server's requests are imported when a value is read: the modules that have them are slow to import.
+def _limited(kind: type[int | float], least: float, most: str) -> Callable[[str], Any]:
+    """Return the type of a number up to a limit of requests, which is imported when a value is read: that is slow."""
+
+    def parse(text: str) -> float:
+        from dflash_tui.benchmark import prompts
+
+        return _read_number(kind, text, least, getattr(prompts, most))
+
+    return parse
 
 
-def parse_positive(text: str) -> int:
-    """Return a whole number from 1."""
-    from dflash_tui.benchmark.prompts import MOST_ROUNDS
-
-    return whole_number(1, MOST_ROUNDS)(text)
-
-
-def _parse_port(text: str) -> int:
-    from dflash_tui.planning.field_types import HIGHEST_PORT
-
-    return whole_number(1, HIGHEST_PORT)(text)
-
-
-def parse_scale(text: str) -> float:
-    """Return by how much answers may be lengthened or shortened."""
-    from dflash_tui.benchmark.prompts import MOST_SCALE
-
-    return number(0.001, MOST_SCALE)(text)
-
-
-def parse_seed(text: str) -> int:
-    """Return a seed that vLLM takes, too."""
-    from dflash_tui.benchmark.prompts import MOST_SEED
-
-    return whole_number(0, MOST_SEED)(text)
-
-
-def parse_temperature(text: str) -> float:
-    """Return a sampling temperature that vLLM takes."""
-    from dflash_tui.benchmark.prompts import MOST_TEMPERATURE
-
-    return number(0, MOST_TEMPERATURE)(text)
+parse_positive = _limited(int, 1, "MOST_ROUNDS")
+parse_scale = _limited(float, 0.001, "MOST_SCALE")
+parse_seed = _limited(int, 0, "MOST_SEED")
+parse_temperature = _limited(float, 0, "MOST_TEMPERATURE")
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:

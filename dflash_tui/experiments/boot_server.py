@@ -317,9 +317,9 @@ def measure_free_memory(plan: Plan) -> FreeMemory:
     return FreeMemory(psutil.virtual_memory().available, used)
 
 
-async def wait_for_memory_release(plan: Plan, before: FreeMemory, patience: float = _RELEASE_SECONDS) -> bool:
+async def wait_for_memory_release(plan: Plan, before: FreeMemory) -> bool:
     """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
         now = await asyncio.to_thread(measure_free_memory, plan)
         used = all(now.used.get(uuid, 0) <= amount + _NEAR_GPU for uuid, amount in before.used.items())

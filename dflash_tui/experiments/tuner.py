@@ -19,7 +19,7 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import boot, builder, store, tune_schedule, variation
 from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
-from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
+from dflash_tui.experiments.builder import ExperimentRequest
 from dflash_tui.experiments.design import PUBLISHED, BootOptions, Design, Tuning
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
@@ -84,14 +84,6 @@ def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bo
     return write_recipe(progress, tune, planned.resolved, name, overwrite=overwrite)
 
 
-class BuiltTune(NamedTuple):
-    """A tune's design, the recipe as the published setting has it, and how long a boot takes."""
-
-    design: Design
-    resolved: ResolvedRecipe
-    boot: DurationEstimate
-
-
 def build_tune(
     request: ExperimentRequest,
     *,
@@ -99,8 +91,8 @@ def build_tune(
     axes: Sequence[str] = (),
     name: str = "",
     cluster: Cluster | None = None,
-) -> BuiltTune:
-    """Return a tune of a launch: an experiment that begins with the published setting alone.
+) -> tuple[Design, list[ResolvedRecipe]]:
+    """Return the design of a tune, which begins with the published setting alone, and the recipe as that has it.
 
     `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
     matter.
@@ -129,7 +121,7 @@ def build_tune(
             evidence=f"a boot takes about {took}, {expected.source}; two take {two}",
             hint=f"--budget {-(-BOOTS_FOR_A_VERDICT * expected.seconds // 60):.0f}m has room for a first verdict",
         )
-    return BuiltTune(design, resolved, expected)
+    return design, [resolved]
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:

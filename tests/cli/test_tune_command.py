@@ -17,7 +17,7 @@ from tests.support.tune_simulation import a_tune
 
 def design_of(*words: str) -> Design:
     args = build_parser().parse_args(["tune", *words])
-    return build_requested_tune(args).design
+    return build_requested_tune(args)[0]
 
 
 @pytest.mark.parametrize(("time", "seconds"), [("30m", 1800.0), ("1.5h", 5400.0)])

@@ -7,6 +7,7 @@ import asyncio
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from enum import StrEnum
 
 from dflash_tui.benchmark import suites
@@ -149,7 +150,7 @@ class _Terminal:
             return
         self.is_watching = True
         try:
-            with ended_by_signals(wanted=not args.foreground):
+            with nullcontext() if args.foreground else ended_by_signals():
                 await _watch(args, run, state, self._until)
         finally:
             if args.foreground and server_process.is_alive(run):

@@ -9,7 +9,7 @@ import sys
 import time
 
 from dflash_tui.benchmark.chat import check_server, skip_check
-from dflash_tui.cli.commands.experiments import verify_output
+from dflash_tui.cli.commands.experiments import ab_run
 from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.common.errors import DflashError, UsageError
@@ -25,7 +25,7 @@ _OUTPUT = "output"
 def verify(args: argparse.Namespace) -> int:
     """Check a server that runs, or one that is launched for it and stopped again; keep what was seen."""
     if args.lossless:
-        return verify_output(args)
+        return ab_run(args)
     if args.detach:
         raise UsageError("--detach is for verify --lossless")
     as_json, args.json = args.json, False
@@ -91,7 +91,7 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
         return skip_check(_OUTPUT, why)
     args.yes = True
     try:
-        verify_output(args)
+        ab_run(args)
     except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed
         return skip_check(_OUTPUT, error.what)
     except DflashError as error:

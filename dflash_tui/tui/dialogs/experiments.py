@@ -124,10 +124,13 @@ def plan_experiment(plan: Plan, vary: str, boots: int, options: str = "") -> Pla
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
+    request = builder.add_typed_options(builder.ExperimentRequest(plan.relaunch_request, vary, boots), options)
+    return _describe_planned(*builder.build_experiment(request, cluster=plan.cluster))
+
+
+def _describe_planned(design: Design, resolved_recipes: list[ResolvedRecipe]) -> PlannedExperiment:
     from dflash_tui.experiments import controller
 
-    request = builder.add_typed_options(builder.ExperimentRequest(plan.relaunch_request, vary, boots), options)
-    design, resolved_recipes = builder.build_experiment(request, cluster=plan.cluster)
     in_the_way = controller.find_disturbing_servers(design)
     rows = experiment_text.list_design_rows(design, builder.estimate_duration(design), [run.id for run in in_the_way])
     return PlannedExperiment(design, resolved_recipes, rows)
@@ -410,18 +413,11 @@ class NewTune(NewExperiment, inherit_bindings=False):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        from dflash_tui.experiments import controller, tuner
-        from dflash_tui.experiments.builder import ExperimentRequest
+        from dflash_tui.experiments import tuner
 
-        built = tuner.build_tune(
-            ExperimentRequest(self.plan.relaunch_request),
-            budget=60.0 * self.minutes,
-            axes=_split_axes(self.vary),
-            cluster=self.plan.cluster,
-        )
-        in_the_way = controller.find_disturbing_servers(built.design)
-        rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
-        return PlannedExperiment(built.design, [built.resolved], rows)
+        request = builder.ExperimentRequest(self.plan.relaunch_request)
+        axes, budget = _split_axes(self.vary), 60.0 * self.minutes
+        return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
         """Return what may be tried; empty words are all that may matter."""

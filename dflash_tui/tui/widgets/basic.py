@@ -73,6 +73,18 @@ class Keys(Footer):
             self.keys = keys
             super().bindings_changed(screen)
 
+    async def recompose(self) -> None:
+        await super().recompose()
+        self.call_after_refresh(self.hide_cut)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.hide_cut)
+
+    def hide_cut(self) -> None:
+        """Hide the key that the right edge would cut."""
+        for key in self.children:
+            key.visible = key.virtual_region.right <= self.size.width
+
 
 def join_fitting(parts: Iterable[Content], width: int) -> Content:
     """Return the parts that fit into `width` cells beside each other, the most important first.
