@@ -42,7 +42,12 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
 @pytest.mark.parametrize(
     ("words", "mode", "patches", "suite"),
     [
-        (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE, Mode.GRAPHS), ((), ()), "contexts"),
+        (
+            ("gemma-4-26b-a4b", "--gpu", "h200"),
+            (Mode.COMPILE, Mode.COMPILE),
+            ((), ("triton-split-verify",)),
+            "contexts",
+        ),
         (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "eager"), (Mode.COMPILE, Mode.EAGER), ((), ()), "contexts"),
         (
             ("gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),
@@ -54,7 +59,7 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
     ],
 )
 def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):
-    """Graphs mode where it can be had; patches stay in stock where the release does not run the pair without them."""
+    """The fast set-up or graphs mode where it can be had; patches stay in stock where the release does not run the pair without them."""
     design = designed(*words)
     assert tuple(arm.plan.mode for arm in design.arms) == mode
     for arm, known in zip(design.arms, patches, strict=True):  # a release may need more of them by now
