@@ -96,19 +96,26 @@ HALF_SECONDS = 10.0
 _IDLE, _BUSY = 0.1, 0.5
 
 
+_RANK_TROUBLES = {
+    RankState.ENDED: (
+        "has ended",
+        "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause",
+    ),
+    RankState.SUSPENDED: ("is suspended", "on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"),
+    RankState.LOST: (
+        "is silent",
+        "check the cable and the host: ping {host}; it goes on when the connection is back within seconds",
+    ),
+}
+
+
 def check_ranks(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of a rank on another host that is gone; rank 0 is healthy until it is asked."""
     for sample in state.ranks.values():
-        name, host, since = f"rank {sample.rank} on {sample.host}", sample.host, sample.since
-        if sample.state is RankState.ENDED:
-            hint = "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause"
-            return Alarm("rank", since, f"{name} has ended", sample.why, hint)
-        if sample.state is RankState.SUSPENDED:
-            hint = f"on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"
-            return Alarm("rank", since, f"{name} is suspended", sample.why, hint)
-        if sample.state is RankState.LOST:
-            hint = f"check the cable and the host: ping {host}; it goes on when the connection is back within seconds"
-            return Alarm("rank", since, f"{name} is silent", sample.why, hint)
+        name = f"rank {sample.rank} on {sample.host}"
+        if trouble := _RANK_TROUBLES.get(sample.state):
+            what, hint = trouble
+            return Alarm("rank", sample.since, f"{name} {what}", sample.why, hint.format(host=sample.host))
         if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
             evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
             hint = "press S to stop the server, on all hosts"
@@ -323,7 +330,6 @@ def _check_health(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
 
 
 def _check_metrics(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """The server is healthy, but its counters cannot be read; the charts have a gap meanwhile."""
     if state.health not in {Health.HEALTHY, Health.WARM} or not state.health_detail:
         return None
     what, hint = "the server's counters cannot be read", "all figures are unknown until then; see the log"
@@ -331,7 +337,6 @@ def _check_metrics(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
 
 
 def _check_token_flow(state: RunState, now: float) -> Alarm | None:
-    """Requests are running, and no tokens are generated."""
     pause = find_token_pause(state, now)
     limit = HANG_SECONDS if state.warm_at is not None else _FIRST_REQUEST_HANG_SECONDS
     if pause is None or now - pause.since < limit:
@@ -341,7 +346,6 @@ def _check_token_flow(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
-    """An idle server did not answer a probe request."""
     probe = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if probe is None or not probe.error:
         return None
@@ -353,7 +357,6 @@ def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_memory(state: RunState, now: float) -> Alarm | None:
-    """The machine is running out of the memory that the server uses."""
     last = state.memory.latest(now, MAX_GAP)
     if last is None or not is_memory_low(last.available, last.total):
         return None
@@ -367,7 +370,6 @@ def _check_memory(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_acceptance(state: RunState, now: float) -> Alarm | None:
-    """Acceptance is far below what it was."""
     recent = state.window(_RECENT_SECONDS, now)
     if _drafts_from_text(state) or recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
         return None
@@ -389,7 +391,6 @@ def _check_acceptance(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_speculation(state: RunState, now: float) -> Alarm | None:
-    """The server was launched with a drafter, and generates tokens without it."""
     expected = state.launched.num_speculative_tokens if state.launched else None
     end = state.readings.known_until(now)
     after, before = (state.readings.at(t) if t is not None else None for t in (end, end and end - _RECENT_SECONDS))
@@ -414,7 +415,6 @@ def _tokens_from_drafts(counters: Counters) -> float:
 
 
 def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """VLLM dropped CUDA graphs, or captures them in pieces, without an error."""
     facts, launched = state.startup.facts, state.launched
     lost, pieces = facts.get("without graphs"), facts.get("in pieces")
     if launched is None or launched.mode == Mode.EAGER or not (lost or pieces):
@@ -486,7 +486,6 @@ def _find_start(state: RunState) -> float:
 
 
 def _check_published(state: RunState, now: float) -> Alarm | None:
-    """Judge the acceptance length of the last ten minutes by what others published for the same set-up."""
     least = state.launched.published_length if state.launched else None
     recent = state.readings.mean(_PUBLISHED_WINDOW, now) if least else None
     if least is None or recent is None or recent.acceptance_length is None or recent.steps < _MIN_PUBLISHED_STEPS:
@@ -502,7 +501,6 @@ def _check_published(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_prefix_cache(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Prompts grow by a turn each time, and the prefix cache has nothing of them."""
     last = state.readings[-1].counters if state.readings else None
     is_off = state.startup.facts.get("prefix cache", ("",))[-1] == "False"
     if last is None or last.prefix_hits or not (is_off or last.prefix_queries) or not (prompts := _list_growing(state)):
@@ -554,7 +552,6 @@ def _find_queue(state: RunState, now: float) -> _Queue | None:
 
 
 def _check_queue(state: RunState, now: float) -> Alarm | None:
-    """Requests wait since no more fit into the KV cache, or since --max-num-seqs lets no more run."""
     if (queue := _find_queue(state, now)) is None:
         return None
     running = pluralize(queue.running, "request")
@@ -602,8 +599,6 @@ def _check_sampler(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
 
 
 def _check_swap(state: RunState, now: float) -> Alarm | None:
-    """The server is in swap, or programs wait for pages of swap or of files, on memory that all of them share."""
-
     def is_short(sample: MemorySampled) -> bool:
         return sample.swapped >= _MUCH_SWAPPED or (sample.stalled or 0.0) >= _MUCH_STALLED
 
@@ -627,8 +622,6 @@ def _check_swap(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_neighbour(state: RunState, now: float) -> Alarm | None:
-    """Other programs use the processors of a server without a GPU while it works."""
-
     def is_crowded(sample: ProcessorsSampled) -> bool:
         return (sample.others or 0.0) >= _NEIGHBOUR_SHARE * sample.total and sample.busy > _IDLE
 
@@ -661,7 +654,6 @@ def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 
 def _check_throttling(state: RunState, now: float) -> Alarm | None:
-    """A power cap, heat, a fault or a setting keeps the clocks of a GPU low."""
     last = state.gpus.latest(now, MAX_GAP)
     if last is None or not (throttled := [gpu for gpu in last.gpus if _list_limits(gpu)]):
         return None
@@ -705,7 +697,6 @@ def _check_preemptions(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_past_preemptions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """More than a few requests were preempted since the start."""
     last = state.readings[-1].counters if state.readings else None
     if last is None or not last.preemptions or last.preemptions < max(2.0, _MANY_PREEMPTED * last.finished):
         return None
