@@ -7,14 +7,16 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
+from dflash_tui.runs import lifecycle
 from dflash_tui.tui.dialogs.doctor import Doctor, find_key, name_key
 from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import app, shows, text, wait_for
 
 
-async def test_a_key_takes_the_setting_that_a_fix_names():
+async def test_a_key_takes_the_setting_that_a_fix_names(monkeypatch):
     """The published set-up of an RTX 5090 laptop cannot start; what mends it is one key, with what it costs."""
+    monkeypatch.setattr(lifecycle, "find_free_port", lambda port: port)  # a server may have it here
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
     panel = app({recipe.name: recipe}, probe=GpuProbe((a_gpu(Hardware.RTX_5090_LAPTOP),), "580.95"))
     async with panel.run_test(size=(120, 36)) as pilot:
