@@ -74,7 +74,7 @@ async def test_requests_are_seen_as_they_come():
     async with panel.run_test(size=(80, 24)) as pilot:
         await opened(pilot, a_design().id, "  measuring")
         await shows(pilot, "S Stop", "cold ", "Math ", "? Help", "q Quit")
-        assert "r Resume" not in text(panel)
+        assert "⏎ Resume" not in text(panel)
 
 
 async def test_one_that_stopped_says_why_and_how_it_goes_on():
@@ -89,7 +89,7 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on():
         await opened(pilot, design.id, "■ A/B HALTED")
         await shows(pilot, "nothing runs", f"\n stopped {HOSTILE[:9]}", "halted: stopped [/] [red]evil")
         assert "preparing" not in text(panel)
-        await wait_for(pilot, lambda: "r Resume" in text(panel))
+        await wait_for(pilot, lambda: "⏎ Resume" in text(panel))
         assert "S Stop" not in text(panel)
 
 

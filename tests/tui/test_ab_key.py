@@ -125,8 +125,8 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await pilot.press("y")
         await patient(pilot, "A/B HALTED")
         assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
-        await patient(pilot, "r Resume")
-        await pilot.press("r")
+        await patient(pilot, "⏎ Resume")
+        await pilot.press("enter")
         await patient(pilot, "A/B RUNNING")
 
 

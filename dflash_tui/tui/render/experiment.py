@@ -262,7 +262,7 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
         return _join_left(1.0, ["all boots are over"], width)
     if progress.status != "running":
         why = f": {progress.halted}" if progress.halted else ": the driver exited without logging an error"
-        return _join_left(None, [f"{progress.status}{why}; r resumes it"], width)
+        return _join_left(None, [f"{progress.status}{why}; enter resumes it"], width)
     left, source, uncounted = _find_left(progress, outlook, now)
     under_way = max(0.0, now - progress.current.began) if progress.current else 0.0
     spent = progress.spent + under_way
@@ -458,7 +458,7 @@ def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, 
     elif progress.status == "running":
         parts = [f"at most {format_duration(progress.left)} left", f"; {best}", "; q leaves it running"]
     else:
-        parts = [f"{progress.status}; r resumes it, k keeps the best", f"; {best}"]
+        parts = [f"{progress.status}; enter resumes it, k keeps the best", f"; {best}"]
     return render_budget(progress, parts, now, width)
 
 

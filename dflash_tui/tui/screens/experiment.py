@@ -75,7 +75,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
-        Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
+        Binding("enter", "resume", "Resume", key_display="⏎", tooltip="Resume a stopped experiment"),
         Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
@@ -309,7 +309,7 @@ class ExperimentScreen(SizedScreen[None]):
         await keep_as_recipe(self, progress, outcome, name)
 
     def action_stop(self) -> None:
-        detail = "The current boot is aborted and its server stopped. Finished boots are kept; r resumes from there."
+        detail = "The current boot is aborted and its server stopped. Finished boots are kept; enter resumes it there."
         question = Confirm("Stop the experiment?", detail, "stop it", "let it run")
         self.app.push_screen(question, self._stop)
 
