@@ -42,12 +42,7 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
 @pytest.mark.parametrize(
     ("words", "mode", "patches", "suite"),
     [
-        (
-            ("gemma-4-26b-a4b", "--gpu", "h200"),
-            (Mode.COMPILE, Mode.COMPILE),
-            ((), ("triton-split-verify",)),
-            "contexts",
-        ),
+        (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE,) * 2, ((), ("triton-split-verify",)), "contexts"),
         (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "eager"), (Mode.COMPILE, Mode.EAGER), ((), ()), "contexts"),
         (
             ("gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),
@@ -59,7 +54,7 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
     ],
 )
 def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):
-    """The fast set-up or graphs mode where it can be had; patches stay in stock where the release does not run the pair without them."""
+    """The fast set-up, else graphs mode; stock keeps the patches without which its release does not run the pair."""
     design = designed(*words)
     assert tuple(arm.plan.mode for arm in design.arms) == mode
     for arm, known in zip(design.arms, patches, strict=True):  # a release may need more of them by now
@@ -99,7 +94,7 @@ def test_the_report_says_what_stock_is(snapshot):
     )
     for rendered in (markdown, text):
         assert "vllm serve google/gemma-4-26B-A4B-it" in rendered
-        assert "FULL_DECODE_ONLY" in rendered
+        assert "--max-num-seqs 8" in rendered
         assert "LongCode" in rendered
     assert report.comparisons[0].word is Verdict.FASTER
     assert experiment_report.list_stock_rows(replace(design, vary="mode")) == []
