@@ -188,14 +188,26 @@ class VariationDialog(ListDialog[str]):
         self.dismiss(self.field.value.strip())
 
 
-class OptionWords(VariationDialog):
+class OptionWords(ListDialog[str]):
     """Asks for options of an A/B; ends with what was typed, or with None."""
 
     HEADING: ClassVar = "options of the A/B"
+    BINDINGS: ClassVar = [
+        Binding("enter", "take", "take them", key_display="⏎", priority=True),
+        Binding("escape", "leave", "close", key_display="esc"),
+    ]
+
+    def __init__(self, chosen: str) -> None:
+        super().__init__()
+        self.chosen = chosen
 
     def on_mount(self) -> None:
         self.show_detail(f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
-        self.open_field(self.chosen, self.example)
+        self.open_field(self.chosen, "rounds=2 temperature=0.7")
+
+    def action_take(self) -> None:
+        """Take what was typed."""
+        self.dismiss(self.field.value.strip())
 
 
 class NewExperiment(TextDialog[str | None]):
@@ -291,7 +303,7 @@ class NewExperiment(TextDialog[str | None]):
 
     def action_options(self) -> None:
         """Let options be typed."""
-        self.app.push_screen(OptionWords((), self.options, "rounds=2 temperature=0.7"), self.take_options)
+        self.app.push_screen(OptionWords(self.options), self.take_options)
 
     def take_options(self, words: str | None) -> None:
         """Plan the A/B with the options that were typed."""
