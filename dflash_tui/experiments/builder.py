@@ -16,6 +16,7 @@ from dflash_tui import __version__
 from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.experiments import boot, store, variation
 from dflash_tui.experiments.analysis import measures
 from dflash_tui.experiments.design import Arm, BootOptions, Design, Scale, Temperature
@@ -61,6 +62,7 @@ class ExperimentRequest(BootOptions, frozen=True):
     """Whether answers go on past the model's own end; without it those of random weights alone do."""
 
 
+register_type(ExperimentRequest)
 # The options of `ab` that are named otherwise than their fields: what says yes, and what says no.
 _SWITCHES = {
     "fixed": ("--fixed", "--no-fixed"),
@@ -69,7 +71,7 @@ _SWITCHES = {
     "measures_start": ("--measure start", ""),
     "checks_output": ("", ""),
 }
-_TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES} | {"fixed"}
+_TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES, "cold"} | {"fixed"}
 
 
 def add_typed_options(request: ExperimentRequest, words: str) -> ExperimentRequest:
