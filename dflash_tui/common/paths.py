@@ -164,6 +164,14 @@ def list_patch_files() -> dict[str, Path]:
     return files
 
 
+def find_patch_file(name: str) -> Path | None:
+    """Return the file of the patch called `name`, as `list_patch_files` has it, without a look at the others."""
+    if name[:1] in {"", "_", "."} or "/" in name:
+        return None
+    files = (folder / f"{name}.yaml" for folder in (user_patches_folder(), bundled_folder("patches")))
+    return next((file for file in files if file.exists()), None)
+
+
 def user_suites_folder() -> Path:
     """Return the folder of the user's own prompt suites (XDG config); they win over the shipped ones."""
     return config_folder() / "suites"

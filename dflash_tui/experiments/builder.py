@@ -71,7 +71,7 @@ _SWITCHES = {
     "measures_start": ("--measure start", ""),
     "checks_output": ("", ""),
 }
-_TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES} | {"fixed"}
+_TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES, "cold"} | {"fixed"}
 
 
 def add_typed_options(request: ExperimentRequest, words: str) -> ExperimentRequest:

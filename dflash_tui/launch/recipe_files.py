@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_r
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, Layer, PublishedFigures, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import check_model_path
@@ -90,7 +90,16 @@ def flatten_recipe(
 ) -> Recipe:
     """Return a setting as a recipe without layers: what profile, hardware and hand have set is its own."""
     base = resolved.recipe
+    layer: dict[str, Any] = {name: getattr(resolved, name) for name in Layer.__struct_fields__}
+    layer |= {
+        "engine": _name_engine(request, resolved),
+        "hosts": resolved.hosts if resolved.hosts > 1 else None,
+        "num_speculative_tokens": plan.num_speculative_tokens,
+        "mode": plan.mode,
+        "modes": {},
+    }
     return Recipe(
+        **layer,
         title=title,
         status=Status.EXPERIMENTAL,
         why=why,
@@ -99,24 +108,7 @@ def flatten_recipe(
         build=base.build,
         port=base.port,
         bench_scale=base.bench_scale,
-        engine=_name_engine(request, resolved),
-        target=resolved.target,
-        drafter=resolved.drafter,
         method=resolved.method,
-        weights_gb=resolved.weights_gb,
-        oldest_vllm=resolved.oldest_vllm,
-        oldest_patched=resolved.oldest_patched,
-        last_patched=resolved.last_patched,
-        defects=resolved.defects,
-        hosts=resolved.hosts if resolved.hosts > 1 else None,
-        num_speculative_tokens=plan.num_speculative_tokens,
-        speculation=resolved.speculation,
-        mode=plan.mode,
-        flags=dict(resolved.flags),
-        env=dict(resolved.env),
-        patches=resolved.patches,
-        warnings=resolved.warnings,
-        differs=resolved.differs,
         restart=resolved.restart,
         failures=base.failures,
         hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},

@@ -173,13 +173,6 @@ class ServerLaunched(NamedTuple):
     planned: PlannedLaunch
 
 
-class ForkFailed(NamedTuple):
-    """The forked engine of a server failed; it is launched again with spawn."""
-
-    run: Run
-    why: str
-
-
 class ServerCrashed(NamedTuple):
     """A server failed and may be launched again; what is left of it is stopped first."""
 
@@ -216,7 +209,6 @@ LaunchEvent = (
     | ChecksMade
     | Preparing
     | ServerLaunched
-    | ForkFailed
     | ServerCrashed
     | RestartDue
     | RestartRefused
@@ -282,7 +274,8 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: Ope
         else:
             if not why:
                 return
-            front.show(ForkFailed(run, why))
+            again = "launching again with spawn, as the next launches of this engine will"
+            front.show(LaunchNote(f"{run.id}: {why}; {again}"))
             spawned = await asyncio.to_thread(plan_with_spawn, run.plan)
             planned = spawned._replace(forced=planned.forced)
         planned = planned._replace(replaces=run.id)

@@ -85,7 +85,7 @@ class _Front:
         """Show what happens on the run screen, and as messages."""
         from dflash_tui.launch import session
 
-        screen = self._panel.run_screen.view
+        screen, notify = self._panel.run_screen.view, partial(self._panel.notify, markup=False)
         match event:
             case session.LaunchBegun(planned):
                 self.is_preparing, self.crashed = True, None
@@ -96,26 +96,12 @@ class _Front:
                 if planned.plan is not screen.plan:
                     screen.prepare(planned.plan)
                 if text := _describe_moved_port(planned):
-                    self._panel.notify(text, markup=False)
+                    notify(text)
             case Preparing():
                 screen.take(event)
             case session.ServerLaunched(_, planned):
                 self.is_preparing = False
                 self._show_screen(planned)
-            case _:
-                self._notify(event)
-
-    def _show_screen(self, planned: PlannedLaunch) -> None:
-        if not planned.replaces:  # who does something else meanwhile is not interrupted
-            self._panel.switch_mode("live")
-
-    def _notify(self, event: LaunchEvent) -> None:
-        from dflash_tui.launch import session
-
-        notify = partial(self._panel.notify, markup=False)
-        match event:
-            case session.ForkFailed(_, why):
-                notify(f"{why}; launching again with spawn", severity="warning", timeout=20)
             case session.RestartDue(run, number, seconds, policy):
                 self.crashed = run
                 self._panel.screen.refresh_bindings()
@@ -126,6 +112,10 @@ class _Front:
                 notify(f"not launched again: {why}", severity="error", timeout=60)
             case session.LaunchNote(text):
                 notify(text)
+
+    def _show_screen(self, planned: PlannedLaunch) -> None:
+        if not planned.replaces:  # who does something else meanwhile is not interrupted
+            self._panel.switch_mode("live")
 
     async def watch(self, run: Run, state: RunState) -> None:
         """Feed the run screen with the events of `run` until its server ends.
@@ -670,10 +660,10 @@ class DflashApp(TerminalApp):
             self.push_screen(RemedyDialog(run, failure), self._launch_again)
 
     def action_relaunch(self) -> None:
-        from dflash_tui.tui.dialogs.doctor import RemedyDialog, offer_same_again
+        from dflash_tui.tui.dialogs.doctor import RemedyDialog
 
         if run := self._shown.own:
-            self.push_screen(RemedyDialog(run, offer_same_again(run)), self._launch_again)
+            self.push_screen(RemedyDialog(run), self._launch_again)
 
     def _launch_again(self, chosen: PlannedLaunch | None) -> None:
         if chosen:

@@ -62,13 +62,6 @@ def test_the_command_of_a_tune_leads_to_the_same_tune(words):
     )
 
 
-def test_options_arrive_in_the_design():
-    design = design_of("demo-cpu", "--vary", "n=7,3", "--name", "mine", "--rounds", "3", "--concurrency", "1,4")
-    assert design.tuning
-    assert (design.tuning.axes, design.tuning.save_as) == (("n=7,3",), "mine")
-    assert (design.rounds, design.concurrency, design.own_cache, design.order) == (3, (1, 4), False, (0,))
-
-
 def test_a_tune_is_found_among_experiments(tmp_path, monkeypatch):
     """Without a name it is the newest tune, whatever A/Bs there are; an A/B is none."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -81,12 +81,6 @@ def test_where_none_failed_the_command_for_a_launch_that_was_refused_is_named(fo
     assert re.findall(r"dflash-tui \w+", capsys.readouterr().err) == ["dflash-tui doctor", "dflash-tui ps"]
 
 
-def test_a_report_goes_to_stdout(failed, capsys, snapshot):
-    """It can be sent into a file as it is."""
-    assert main(["why", "--report"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == snapshot
-
-
 def test_a_run_whose_end_nobody_saw_is_explained(folders, capsys, snapshot):
     """Its exit code is unknown; its cause is not."""
     kept("kill9_core_idle", HealthChanged(1795224290.0, Health.WARM))

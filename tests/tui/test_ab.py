@@ -175,8 +175,12 @@ async def test_plus_adds_boots_after_a_question(monkeypatch):
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
     extended = list[tuple[str, int]]()
+
+    async def trust(*_) -> bool:
+        return True
+
     monkeypatch.setattr(controller, "extend_experiment", lambda design, boots: extended.append((design.id, boots)))
-    monkeypatch.setattr(verdict_screen, "ask_trust", lambda _app, _recipe, _plans, then: then())
+    monkeypatch.setattr(verdict_screen, "confirm_design", trust)
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 36)) as pilot:
         await opened(pilot, report.design.id, "▲ compile is faster")

@@ -51,13 +51,6 @@ def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
     assert render_left(progress, outlook, BASE, 120).plain == snapshot
 
 
-@pytest.mark.parametrize("width", [56, 116])
-def test_what_is_left_is_said_in_whole_parts(width):
-    """A part that has no room is left out, and none is cut."""
-    shown_line = render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), BEFORE, BASE, width).plain
-    assert ("…" in shown_line, len(shown_line) <= width, " left" in shown_line) == (False, True, True)
-
-
 @pytest.mark.parametrize(("stage", "requests"), [("cold", 1), ("round", 3)], ids=str)
 def test_what_is_measured_now_is_said(stage, requests, snapshot):
     events = [RequestMeasured(BASE, 0, stage, a_request("Code", 0, 10.0, 3.0))] * requests if stage else []

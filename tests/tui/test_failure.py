@@ -83,7 +83,7 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows(tmp_path):
         await wait_for(pilot, lambda: isinstance(panel.screen, RemedyDialog))
         dialog = panel.screen
         assert isinstance(dialog, RemedyDialog)
-        assert len(dialog.offer.remedies) == 2
+        assert len(dialog.remedies) == 2
         chosen = []
         for key in ("2", "1", "down", "down", "up", "9"):
             await pilot.press(key)

@@ -25,8 +25,7 @@ from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render.run import render_startup, render_status
-from dflash_tui.tui.widgets.basic import Positions, Requests
-from dflash_tui.tui.widgets.figures import Tiles, build_speed, build_tiles
+from dflash_tui.tui.widgets.figures import Positions, Requests, Tiles, build_speed, build_tiles
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, a_run, latencies, traffic
 

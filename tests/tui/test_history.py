@@ -45,7 +45,7 @@ async def test_kinds_are_compared_with_count_median_and_spread(known):
         await pilot.press("h")
         await wait_for(pilot, lambda: "7 starts on this machine" in text(panel))
         await pilot.pause()
-        shown = str(panel.screen.query_one("#compared").render())
+        shown = str(panel.screen.query_one("#found").render())
         rows = [row.split() for row in shown.splitlines()]
         # By hand: 162.4 s until the recorded one is up, 3 s for its first request; times 0.9, 1, 1.2 and 0.5.
         assert re.search(r"compile, cold +3 starts +ready in 2:45\s+\(2:28 – 3:18\)", shown)

@@ -31,7 +31,6 @@ GB10 = Gpu(
     temperature_c=47,
     throttle=("power cap",),
 )
-LOST = Gpu(1, trouble="GPU is lost: a reboot brings it back")
 
 
 async def test_the_plan_says_what_enter_would_do():
@@ -69,24 +68,6 @@ async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
     async with panel.run_test(size=size) as pilot:
         await shows(pilot, "0 RTX 5090 Laptop  119 GiB, 6 %", "power cap")
         await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 1)
-
-
-async def test_of_many_gpus_those_in_trouble_and_those_taken_are_seen():
-    """Where there is no room for all of them, it says how many are not shown."""
-    gpus = [replace(GB10, index=place, uuid=f"GPU-{place}", unified=False) for place in range(8)]
-    gpus[6] = replace(LOST, index=6)
-    panel = app({"toy": a_recipe()}, probe=GpuProbe(tuple(gpus), "580.95"))
-    async with panel.run_test(size=(60, 20)) as pilot:
-        await shows(pilot, "6  GPU is lost")
-        assert ("and 6 more" in text(panel)) == (len(gpus) > 3)
-        await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 3)
-
-
-async def test_words_that_no_recipe_has_are_said():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await pilot.press("slash", *"zzz")
-        await shows(pilot, "all these words")
 
 
 async def test_keys_that_arrive_at_once_are_for_the_filter():

@@ -2,13 +2,11 @@
 
 import pytest
 
-from dflash_tui.launch import planner
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.render.plan import render_servers
-from dflash_tui.tui.widgets import recipe_list
 from dflash_tui.tui.widgets.recipe_list import RecipeRow
 from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import app, shows, text, wait_for
+from tests.tui.panel import app, shows, text
 
 FAMILY = tuple(
     RecipeRow(
@@ -38,33 +36,3 @@ def test_running_servers_are_told_apart_and_keep_their_port(width):
     names, ports = zip(*(line.split("  :") for line in lines), strict=True)
     assert (len(set(names)), [port[:4] for port in ports]) == (6, ["8000", "8001", "8002", "8003", "8004", "8005"])
     assert max(map(len, lines)) <= width
-
-
-async def test_each_recipe_is_judged_once_and_what_has_not_changed_is_not_drawn_again(monkeypatch):
-    """Only the highlighted one is worth a plan; the screen is drawn again every 2 s."""
-    planned: list[str] = []
-    outlined: list[str] = []
-    plan_launch, outline_launch = planner.plan_launch, planner.outline_launch
-
-    def count_plans(request, *args, **options):
-        planned.append(request.recipe)
-        return plan_launch(request, *args, **options)
-
-    def count_outlines(recipe, *args):
-        outlined.append(recipe.name)
-        return outline_launch(recipe, *args)
-
-    monkeypatch.setattr(planner, "plan_launch", count_plans)
-    monkeypatch.setattr(planner, "outline_launch", count_outlines)
-    names = [f"recipe-{number}" for number in range(6)]
-    panel = app({name: a_recipe(name=name) for name in names})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None)
-        await shows(pilot, "dflash")
-        drawn: list[object] = []
-        monkeypatch.setattr(recipe_list, "render_recipe_rows", lambda *a: drawn.append(a))
-        for _ in range(3):
-            panel.launch_screen.draw()
-        assert drawn == []
-    assert sorted(outlined) == names
-    assert set(planned) == {names[0]}

@@ -125,8 +125,6 @@ class _Terminal:
                 self._preparing(event)
             case session.ServerLaunched(run, planned):
                 _print_launched(run, planned)
-            case session.ForkFailed(run, why):
-                print_status(f"{run.id}: {why}; launching again with spawn, as the next launches of this engine will")
             case session.ServerCrashed(_, error):
                 print_status(str(error))
             case session.RestartDue():

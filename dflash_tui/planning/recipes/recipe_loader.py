@@ -54,9 +54,8 @@ def load_recipe(path: Path) -> Recipe:
         for steps, layer in iterate_layers(recipe)
         for index, name in enumerate(layer.patches)
     ]
-    patches = paths.list_patch_files() if named else {}
     for place, name in named:
-        if name not in patches:
+        if paths.find_patch_file(name) is None:
             raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 

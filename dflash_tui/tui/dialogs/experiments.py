@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, shorten_names, truncate
@@ -28,7 +25,7 @@ from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import describe_variation
-from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ListDialog, confirm_trust, measure_text
+from dflash_tui.tui.dialogs.basic import Confirm, ListDialog, TextDialog, confirm_trust
 from dflash_tui.tui.render.experiment import STATUS
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, list_broken_options, once_composed, render_error
@@ -191,17 +188,29 @@ class VariationDialog(ListDialog[str]):
         self.dismiss(self.field.value.strip())
 
 
-class OptionWords(VariationDialog):
+class OptionWords(ListDialog[str]):
     """Asks for options of an A/B; ends with what was typed, or with None."""
 
     HEADING: ClassVar = "options of the A/B"
+    BINDINGS: ClassVar = [
+        Binding("enter", "take", "take them", key_display="⏎", priority=True),
+        Binding("escape", "leave", "close", key_display="esc"),
+    ]
+
+    def __init__(self, chosen: str) -> None:
+        super().__init__()
+        self.chosen = chosen
 
     def on_mount(self) -> None:
         self.show_detail(f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
-        self.open_field(self.chosen, self.example)
+        self.open_field(self.chosen, "rounds=2 temperature=0.7")
+
+    def action_take(self) -> None:
+        """Take what was typed."""
+        self.dismiss(self.field.value.strip())
 
 
-class NewExperiment(Dialog[str | None]):
+class NewExperiment(TextDialog[str | None]):
     """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
 
     HEADING: ClassVar = "new A/B"
@@ -220,36 +229,30 @@ class NewExperiment(Dialog[str | None]):
         super().__init__()
         self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
         self.planned: PlannedExperiment | None = None
+        self.progress = Content("")
         self.beginning = False
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(id="ab-head", markup=False)
-            with VerticalScroll(id="checks"):
-                yield Static(id="ab-words", markup=False)
 
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#checks").focus()
+        self.plan_again()
+
+    def render_text(self, width: int) -> Content:
+        """Return what it would do: labels and texts, whose further lines hang below the first; else what goes on."""
+        if not self.planned:
+            return self.progress
+        rows = [*self.planned.rows, _THEN]
+        column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
+        return Content("\n").join(render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows)
+
+    def say(self, *words: Content | tuple[str, str] | str) -> None:
+        """Show what goes on, or what went wrong, in the place of what it would do."""
+        self.planned, self.progress = None, Content.assemble(*words)
         self.draw()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw_rows)
-
-    def draw_rows(self) -> None:
-        """Show what it would do: labels and texts, whose further lines hang below the first."""
-        if self.planned:
-            rows = [*self.planned.rows, _THEN]
-            width = measure_text(self.query_one("#checks"))
-            column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
-            lines = [render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows]
-            self.query_one("#ab-words", Static).update(Content("\n").join(lines))
-
-    def draw(self) -> None:
+    def plan_again(self) -> None:
         """Say what it is, and work out what it would do."""
-        self.query_one("#ab-head", Static).update(self.render_head())
-        self.query_one("#ab-words", Static).update(Content.assemble(("looking …", MUTED)))
-        self.planned = None
+        self.show_heading(self.render_head())
+        self.say(("looking …", MUTED))
         self.refresh_plan()
 
     def render_head(self) -> Content:
@@ -271,13 +274,12 @@ class NewExperiment(Dialog[str | None]):
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
         """Plan the experiment in another thread, and show the plan, or why there is none."""
-        words = self.query_one("#ab-words", Static)
         try:
             self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
-            words.update(_render_error(error))
-            return
-        self.draw_rows()
+            self.say(_render_error(error))
+        else:
+            self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """While an experiment begins, allow nothing but closing the dialog."""
@@ -285,11 +287,11 @@ class NewExperiment(Dialog[str | None]):
 
     def action_honest(self) -> None:
         self.boots = 1 if self.boots > 1 else 2
-        self.draw()
+        self.plan_again()
 
     def action_boots(self, step: int) -> None:
         self.boots = max(1, min(_MOST_BOOTS, self.boots + step))
-        self.draw()
+        self.plan_again()
 
     def list_offers(self) -> Offers:
         """Return what may be varied, and what that compares."""
@@ -301,19 +303,19 @@ class NewExperiment(Dialog[str | None]):
 
     def action_options(self) -> None:
         """Let options be typed."""
-        self.app.push_screen(OptionWords((), self.options, "rounds=2 temperature=0.7"), self.take_options)
+        self.app.push_screen(OptionWords(self.options), self.take_options)
 
     def take_options(self, words: str | None) -> None:
         """Plan the A/B with the options that were typed."""
         if words is not None:
             self.options = words
-            self.draw()
+            self.plan_again()
 
     def take_variation(self, words: str | None) -> None:
         """Vary what was chosen; nothing is what is varied unasked."""
         if words is not None:
             self.vary = words or varying.DEFAULT
-            self.draw()
+            self.plan_again()
 
     def action_begin(self) -> None:
         """Begin what is planned; until it has begun or failed, no key but `escape` does anything."""
@@ -330,12 +332,13 @@ class NewExperiment(Dialog[str | None]):
             begun = await controller.begin_experiment(planned.design, planned.resolved_recipes, self)
         except (DflashError, OSError) as error:
             self.beginning = False
-            self.query_one("#ab-words", Static).update(_render_error(error))
+            self.say(_render_error(error))
             return
         if begun:
             self.dismiss(planned.design.id)
         else:
             self.planned, self.beginning = planned, False
+            self.draw()
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
         """Ask in a dialog."""
@@ -359,15 +362,14 @@ class NewExperiment(Dialog[str | None]):
 
         if not self.is_mounted:
             return
-        words = self.query_one("#ab-words", Static)
         match event:
             case controller.CheckingArms():
-                words.update(Content.assemble(("checking every arm …", MUTED)))
+                self.say(("checking every arm …", MUTED))
             case Preparing():
                 share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
-                words.update(Content.assemble((f"{event.step.value}  ", "bold"), f"{event.text}{share}"))
+                self.say((f"{event.step.value}  ", "bold"), f"{event.text}{share}")
             case controller.ServerStopping(run):
-                words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
+                self.say((f"stopping {run.id} …", MUTED))
 
 
 def _render_error(error: DflashError | OSError) -> Content:
@@ -427,12 +429,12 @@ class NewTune(NewExperiment, inherit_bindings=False):
         """Try what was chosen; empty: all that may matter."""
         if words is not None:
             self.vary = words
-            self.draw()
+            self.plan_again()
 
     def action_budget(self, step: int) -> None:
         place = _MINUTES.index(self.minutes) + step
         self.minutes = _MINUTES[max(0, min(len(_MINUTES) - 1, place))]
-        self.draw()
+        self.plan_again()
 
 
 def _split_axes(words: str) -> tuple[str, ...]:

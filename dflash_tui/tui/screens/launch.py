@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -199,26 +201,23 @@ class LaunchScreen(SizedScreen[None]):
     AUTO_FOCUS = "#recipes"
     GLOSSES: ClassVar = {"the mark of a recipe": MARKS}
 
+    @dataclass
     class Launch(Message):
-        """Somebody wants this launched."""
+        """This is to be launched."""
 
-        def __init__(self, planned: PlannedLaunch) -> None:
-            super().__init__()
-            self.planned = planned
+        planned: PlannedLaunch
 
+    @dataclass
     class Attach(Message):
-        """Somebody wants to watch this server."""
+        """A server is to be watched."""
 
-        def __init__(self, server: Run | FoundServer) -> None:
-            super().__init__()
-            self.server = server
+        server: Run | FoundServer
 
+    @dataclass
     class Begun(Message):
         """An A/B or a tune was begun under this name."""
 
-        def __init__(self, identity: str) -> None:
-            super().__init__()
-            self.identity = identity
+        identity: str
 
     def __init__(self, now: Callable[[], float], probe: Callable[[], GpuProbe], load: Callable[[], Entries]) -> None:
         super().__init__()
@@ -288,9 +287,13 @@ class LaunchScreen(SizedScreen[None]):
         """Read the GPUs and the running servers, away from the screen's own thread."""
         if not self.is_active and self.choice.probe:
             return
-        self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
-        if self.running or before or self.choice.probe is None:  # else the probe comes before anything changes
-            self.draw()
+        is_first = self.choice.probe is None
+        with self.app.batch_update() if is_first else nullcontext():  # the servers are painted with all else
+            self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
+            if is_first or self.running != before:
+                self.draw()
+        if is_first:
+            self.refresh()  # Textual drops a layout that it makes in a batch
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
@@ -583,13 +586,18 @@ class LaunchScreen(SizedScreen[None]):
         self.notify(f"reading the config.json of {target} …", markup=False)
         try:
             name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
-            self.entries = await asyncio.to_thread(self.load)
+            entries = await asyncio.to_thread(self.load)
         except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+            self.app.push_screen(ErrorDialog(error))
             return
-        self.query_one(RecipeList).reload(self.entries)
-        self.query_one(RecipeList).choose(name)
+        self._show_new(name, entries)
         self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
+
+    def _show_new(self, name: str, entries: Entries) -> None:
+        """List the recipes again, and highlight one that was written."""
+        self.entries = entries
+        self.query_one(RecipeList).reload(entries)
+        self.query_one(RecipeList).choose(name)
 
     def action_keep(self) -> None:
         """Write a recipe of what is chosen for the highlighted one, and highlight that."""
@@ -598,12 +606,11 @@ class LaunchScreen(SizedScreen[None]):
         if planned := self._plan():
             try:
                 path = recipe_files.keep_setting(planned)
-                self.entries = self.load()
+                entries = self.load()
             except (DflashError, OSError) as error:
-                self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+                self.app.push_screen(ErrorDialog(error))
                 return
-            self.query_one(RecipeList).reload(self.entries)
-            self.query_one(RecipeList).choose(path.stem)
+            self._show_new(path.stem, entries)
             self.notify(f"written to {path}", markup=False)
 
     def action_hosts(self) -> None:
