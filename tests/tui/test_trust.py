@@ -103,7 +103,7 @@ async def test_resuming_is_asked_about(recipe, monkeypatch):
         panel.show_experiment(design.id)
         await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentScreen) and panel.screen.view is not None)
         for key in ("n", "y"):
-            await pilot.press("r")
+            await pilot.press("enter")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
             assert resumed == []
             await pilot.press(key)

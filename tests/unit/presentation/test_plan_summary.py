@@ -14,10 +14,10 @@ def rows(*words: str) -> list[tuple[str, str]]:
 
 
 def test_a_plan_answers_six_questions_first():
-    """Does it fit, what is fetched, how fast, when ready, how long a context, which port; then warnings."""
+    """Does it fit, what is fetched, how fast, when ready, which context and port; then the set-up and warnings."""
     labels = [label for label, _ in rows("gemma-4-31b", "--gpu", "gb10")]
     assert labels[:7] == ["recipe", "fits", "fetch", "speed", "ready", "context", "port"]
-    assert {*labels[7:]} == {"warning"}
+    assert {*labels[7:]} == {"set-up", "warning"}
 
 
 @pytest.mark.parametrize(
