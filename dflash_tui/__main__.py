@@ -8,20 +8,20 @@ from contextlib import suppress
 
 from dflash_tui import __version__
 
-TYPE_CHECKING = False  # what `typing` says, which takes a tenth of a bare Python to import
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING; importing `typing` takes a tenth of the start of Python
 if TYPE_CHECKING:
     from typing import TextIO
 
 
 def main() -> object:
-    """Run the command line and return the exit code; 1 where all went well but what it wrote cannot be written."""
+    """Run the command line and return its exit code; 1 if the command succeeds but its output cannot be written."""
     code: object = 0
     try:
         try:
             code = _run()
         except SystemExit as ended:  # as after `--help`
             code = ended.code
-        except KeyboardInterrupt:  # while modules are imported; a command has its own answer
+        except KeyboardInterrupt:  # during imports; commands handle it themselves
             code = 130
         if sys.stdout:
             sys.stdout.flush()
@@ -36,7 +36,7 @@ def main() -> object:
 
 
 def _drop_lost_output(stream: TextIO | None) -> None:
-    """Send what nobody takes to nowhere: Python would write it once more when it ends, and exit with 120."""
+    """Discard unflushed output, which Python would try to write again at exit and then exit with 120."""
     if not stream:
         return
     try:
@@ -46,7 +46,7 @@ def _drop_lost_output(stream: TextIO | None) -> None:
 
 
 def _run() -> int:
-    """Answer `--version` before argparse is loaded, which costs as much as Python, or run a command."""
+    """Run a command; `--version` is answered before importing argparse, which takes as long as starting Python."""
     if sys.argv[1:] == ["--version"]:
         print(f"dflash-tui {__version__}")  # noqa: T201
         return 0

@@ -1,4 +1,4 @@
-"""The events of a run as frozen structs: the vocabulary of observers, state, screens and `--json`."""
+"""The events of a run, as frozen structs; used by observers, the run state, screens and `--json`."""
 
 from enum import StrEnum
 from itertools import pairwise
@@ -8,25 +8,25 @@ import msgspec
 
 from dflash_tui.common.untrusted_json import decode_json
 
-# No server counts further, and sums, differences and quotients of such numbers are still numbers.
+# Upper bound of every amount: larger than any real counter, and sums and quotients of such numbers stay finite.
 MOST = 1e15
 MOST_POSITIONS = 64
-# Of a histogram; those of vLLM have some 20.
+# vLLM's histograms have about 20 buckets.
 MOST_BUCKETS = 256
-# What is read from a file, which anybody may have written, must lie within these.
+# Bounds of values read from files, which are not trusted.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
-# Its reciprocal, the seconds of a token, is such an amount, too.
+# The lower bound keeps its reciprocal, the seconds per token, within `Amount`.
 Speed = Annotated[float, msgspec.Meta(ge=1 / MOST, le=MOST)]
-LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
+LEAST_STEPS = 1e-6  # a smaller number of steps is a rounding error
 
 
 class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reading of the server's counters and gauges, summed over engines; None where the server does not report it.
 
-    `steps` counts drafts: one per sequence and verification step; it, `proposed` and `accepted` are None without
-    speculation. `finished` counts requests, `decode_seconds` their time from the first token on. `series` changes when
-    an engine comes or goes. Defaults of 0 are those of recordings, which leave out defaults.
+    `steps` counts drafts: one per sequence and verification step. `steps`, `proposed` and `accepted` are None without
+    speculation. `finished` counts requests, and `decode_seconds` sums their time after the first token. `series` changes
+    when an engine comes or goes. Recordings omit fields that equal their default.
     """
 
     generated: Amount
@@ -48,17 +48,16 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     series: Whole | None = None
 
     def __post_init__(self) -> None:
-        """Drop a share of the KV cache that is not between 0 and 1."""
         if self.kv_usage is not None and not 0 <= self.kv_usage <= 1:
             msgspec.structs.force_setattr(self, "kv_usage", None)
 
     def is_of_same_series(self, other: "Counters") -> bool:
-        """Whether both add up the counters of the same engines, as far as is known."""
+        """Whether both readings sum the counters of the same engines; True where either `series` is unknown."""
         return self.series is None or other.series is None or self.series == other.series
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all."""
+    """Counts of values per bucket: above the previous bound, up to its own in `bounds`; the last bucket has no bound."""
 
     bounds: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
     counts: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
@@ -70,7 +69,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that is not the server's on one of its GPUs, and the bytes that it uses there, None when unknown."""
+    """Another program's process on one of the server's GPUs; `memory` is in bytes, None when unknown."""
 
     pid: int
     name: str = ""
@@ -78,10 +77,10 @@ class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU of a server at work; None where the driver does not say.
+    """The load of one of the server's GPUs; None where the driver does not report a value.
 
-    `throttle` is what keeps the clocks down. `foreign` are processes that are not the server's, None where the driver
-    does not show the server's own either.
+    `throttle` lists the driver's reasons for low clocks. `foreign` lists other programs' processes; it is None where the
+    driver does not list the server's own processes either.
     """
 
     index: int
@@ -110,7 +109,7 @@ class Step(StrEnum):
 class Phase(StrEnum):
     """The phases of a start, in the usual order; each lasts until the next one starts.
 
-    `import` starts at the launch, `ranks` waits for a server's other hosts, `up` is when the log says that it serves.
+    `import` starts at the launch, `ranks` waits for the server's other hosts, `up` starts when the log says that it serves.
     """
 
     IMPORT = "import"
@@ -131,7 +130,7 @@ class Phase(StrEnum):
 
 
 class Health(StrEnum):
-    """What the server answers: nothing yet, 200 on /health, a real generation, or no longer 200."""
+    """The server's state: no answer yet, 200 on /health, answers generations, or /health fails after it was 200."""
 
     STARTING = "starting"
     HEALTHY = "healthy"
@@ -142,15 +141,15 @@ class Health(StrEnum):
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
     """Something that happened `at` a time (seconds since the epoch).
 
-    Events of `server.log` take it from the log's stamps, so that a replay gives the values that watching gave; the
-    others are recorded in `samples.jsonl`.
+    Events of `server.log` use the log's timestamps, so that a replay gives the same values as watching; the others are
+    recorded in `samples.jsonl`.
     """
 
     at: float
 
 
 class Preparing(Event, frozen=True, tag="preparing"):
-    """A step before the launch moves; `fraction` (0 to 1) is None while unknown, `host` empty on this machine."""
+    """Progress of a preparation step; `fraction` (0 to 1) is None while unknown, `host` is empty on this machine."""
 
     step: Step
     text: str
@@ -160,9 +159,9 @@ class Preparing(Event, frozen=True, tag="preparing"):
 
 
 class Launched(Event, frozen=True, tag="launched"):
-    """The server process exists. `synthetic` says why its figures are not those of a real model.
+    """The server process was started; `synthetic` says why its figures are not those of a real model.
 
-    `num_speculative_tokens` is 0 without speculation, None when unknown. Of several ranks only rank 0 answers requests.
+    `num_speculative_tokens` is 0 without speculation, None when unknown. Of several ranks only rank 0 serves HTTP.
     """
 
     run: str
@@ -178,15 +177,15 @@ class Launched(Event, frozen=True, tag="launched"):
     rank: int = 0
     hardware: str = ""
     published_length: float | None = None
-    """The least acceptance length that others published for this set-up; None without one."""
+    """The lowest published acceptance length for this set-up; None without one."""
 
 
-# What an observer has to say itself stands among the lines of the log, as if from this file.
+# The `source` of log lines that the observer itself adds.
 OBSERVER_SOURCE = "dflash-tui"
 
 
 class LogLine(Event, frozen=True, tag="log", gc=False):
-    """One line of the server's log, free of control characters; `source` is the file that logged it."""
+    """One line of the server's log, without control characters; `source` is the source file that logged it."""
 
     text: str
     level: str = ""
@@ -218,14 +217,14 @@ class Stated(Event, frozen=True, tag="stated"):
 
 
 class EngineInitialized(Event, frozen=True, tag="initialized"):
-    """The engine is ready: profiling, KV cache and warm-up took `seconds`, `compilation` of them compiling."""
+    """The engine is ready: profiling, KV cache and warm-up took `seconds`, of which `compilation` was compiling."""
 
     seconds: float
     compilation: float | None = None
 
 
 class SpeculationLogged(Event, frozen=True, tag="speculation"):
-    """What the log says of ten seconds of speculation; `acceptance_length` counts the bonus token."""
+    """The log's line about ten seconds of speculation; `acceptance_length` includes the bonus token."""
 
     acceptance_length: float | None
     accepted: Whole
@@ -234,7 +233,7 @@ class SpeculationLogged(Event, frozen=True, tag="speculation"):
 
 
 class LoadLogged(Event, frozen=True, tag="load", gc=False):
-    """What the log says of the requests at one time; `kv_usage` is a share (0 to 1) of the KV cache."""
+    """The log's line about running and waiting requests; `kv_usage` is a share (0 to 1) of the KV cache."""
 
     running: Whole
     waiting: Whole
@@ -249,9 +248,9 @@ class Noted(Event, frozen=True, tag="fact"):
 
 
 class Compiled(Event, frozen=True, tag="compiled"):
-    """A step of torch.compile for a `part` of the model, in vLLM's word.
+    """A step of torch.compile for a `part` of the model, as vLLM names it.
 
-    `step` is `dynamo`, `inductor`, `loaded` (from the cache), `again` (that failed), `saved` or `total`.
+    `step` is `dynamo`, `inductor`, `loaded` (from the cache), `again` (loading failed), `saved` or `total`.
     """
 
     part: str
@@ -262,8 +261,8 @@ class Compiled(Event, frozen=True, tag="compiled"):
 class Problem(Event, frozen=True, tag="problem"):
     """An error that may explain a failure; `kind` names the known failure.
 
-    A message of several lines is repeated with each line that is added. `frames` are the last lines of its traceback
-    that say where, the innermost last.
+    A message of several lines is reported again with each added line. `frames` are the last file lines of its traceback,
+    the innermost last.
     """
 
     text: str
@@ -273,7 +272,7 @@ class Problem(Event, frozen=True, tag="problem"):
 
 
 class HealthChanged(Event, frozen=True, tag="health"):
-    """The server answers differently than before; `detail` quotes the answer when it is a bad one."""
+    """The server's health changed; `detail` quotes a bad answer."""
 
     health: Health
     detail: str = ""
@@ -286,7 +285,7 @@ class Sampled(Event, frozen=True, tag="counters"):
 
 
 class LatenciesSampled(Event, frozen=True, tag="latencies"):
-    """The server's own histograms since its start: seconds to the first token, and seconds per token after it."""
+    """The server's own histograms since its start, in seconds."""
 
     ttft: Histogram | None = None
     tpot: Histogram | None = None
@@ -295,8 +294,8 @@ class LatenciesSampled(Event, frozen=True, tag="latencies"):
 class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     """Bytes of memory that the server uses, of `total`; `source` says how it was measured.
 
-    `swapped` is what of the server is in swap. Where it takes memory of the machine (CPU, unified), `available` is what
-    is left, `cached` the page cache, and `stalled` the share of ten seconds in which all programs waited for memory.
+    `swapped` is the server's memory in swap. On a CPU or with unified memory, `available` is the machine's free memory,
+    `cached` its page cache, and `stalled` the share of ten seconds in which all programs waited for memory.
     """
 
     used: Whole
@@ -309,13 +308,13 @@ class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
 
 
 class GpusSampled(Event, frozen=True, tag="gpus"):
-    """The GPUs of the server at work."""
+    """A sample of all GPUs of the server."""
 
     gpus: tuple[GpuLoad, ...]
 
 
 class ProcessorsSampled(Event, frozen=True, tag="processors", omit_defaults=True):
-    """How many processors a server without a GPU keeps `busy`, of `total` that it may use, and `others` do."""
+    """Processors kept `busy` by a server without a GPU and by `others`, of `total` that the server may use."""
 
     busy: Amount
     total: Whole
@@ -324,13 +323,13 @@ class ProcessorsSampled(Event, frozen=True, tag="processors", omit_defaults=True
 
 
 class Suspended(Event, frozen=True, tag="suspended"):
-    """Which processes of the server are stopped by a signal, as by SIGSTOP; empty once none is any more."""
+    """The server's processes that a signal such as SIGSTOP has stopped; empty once all run again."""
 
     pids: tuple[int, ...]
 
 
 class RankState(StrEnum):
-    """What is known of a rank on another host."""
+    """The state of a rank on another host."""
 
     RUNNING = "running"
     SUSPENDED = "suspended"
@@ -341,7 +340,7 @@ class RankState(StrEnum):
 
 
 class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
-    """How a rank on another host is, as its keeper knows."""
+    """The state of a rank on another host, as its supervisor reports it."""
 
     rank: Annotated[int, msgspec.Meta(ge=1, le=63)]
     host: str
@@ -349,18 +348,18 @@ class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
     since: Amount
     why: str = ""
     resident: Whole = 0
-    """Bytes that its processes use; `available` and `total` are those of the host."""
+    """Bytes used by its processes; `available` and `total` are the host's."""
     available: Whole | None = None
     total: Whole | None = None
     gpus: Annotated[tuple[GpuLoad, ...], msgspec.Meta(max_length=64)] = ()
     busy: Amount | None = None
-    """How many processors it keeps busy, where it has no GPU."""
+    """The number of busy processors, of a rank without a GPU."""
     network: str = ""
-    """What NCCL says there that it talks over, `IB` (RoCE, too) or `Socket`; empty before it says so."""
+    """The network that NCCL logged on that host, `IB` (RoCE, too) or `Socket`; empty until then."""
 
 
 class Activity(Event, frozen=True, tag="activity"):
-    """Sums since the launch, recorded while it starts: seconds of all cores, bytes from and to disks, bytes of log."""
+    """Sums since the launch, recorded during the start: CPU seconds of all cores, bytes of disk I/O, bytes of log."""
 
     cpu: Amount
     disk: Whole
@@ -368,7 +367,7 @@ class Activity(Event, frozen=True, tag="activity"):
 
 
 class RequestDone(Event, frozen=True, tag="request"):
-    """One measured request: the kind of its prompt, its tokens and seconds, and why the server ended or refused it."""
+    """One measured request; `kind` is its kind of prompt, `finish` and `error` say how it ended or was refused."""
 
     kind: str
     tokens: Whole = 0
@@ -377,68 +376,68 @@ class RequestDone(Event, frozen=True, tag="request"):
     """Seconds to the first token."""
     total: Amount = 0.0
     decode_tok_s: Speed | None = None
-    """Tokens after those of the first arrival / (t_last - t_first); None when all arrived at once."""
+    """Tokens after the first arrival / (t_last - t_first); None when all arrived at once."""
     finish: str = ""
     error: str = ""
     steps: Amount | None = None
-    """The growth of the server's counters of drafts and of accepted tokens meanwhile, with those of other clients."""
+    """Growth of the server's counter of drafts during the request, other clients' included; then of accepted tokens."""
     accepted: Amount | None = None
     chunk_p50: Amount | None = None
-    """Median of the seconds between two chunks, which may hold several tokens; then their 95th percentile."""
+    """Median seconds between two chunks, each of one or more tokens; then the 95th percentile."""
     chunk_p95: Amount | None = None
     streams: Whole = 1
-    """How many requests were under way at a time; 0 where they came by a rate."""
+    """Concurrent requests; 0 where they arrived at a `rate`."""
     rate: Amount = 0.0
-    """The requests per second that were to arrive."""
+    """The intended requests per second."""
     round: Whole = 0
-    """Which of the requests with the same prompt it is."""
+    """The index of this request among those with the same prompt."""
     digests: tuple[str, ...] = ()
-    """The SHA-256 of the answer, which comes last where earlier releases recorded those of its beginnings."""
+    """SHA-256 of the answer, last; older releases put those of its beginnings before it."""
     status: Whole | None = None
     """The HTTP status of a refusal."""
     sampling: str = ""
 
     @property
     def acceptance_length(self) -> float | None:
-        """The tokens of its answer per verification step, the bonus token counted; None without its steps."""
+        """Answered tokens per verification step, bonus token included; None without the counters of its steps."""
         return measure_acceptance_length(self.steps, self.accepted, self.tokens)
 
     @property
     def steps_s(self) -> float | None:
-        """Verification steps per second while decoding: tok/s = steps/s x AL, which holds for each stream."""
+        """Verification steps per second while decoding: tok/s = steps/s x AL, for each stream."""
         length = self.acceptance_length
         return None if length is None or self.decode_tok_s is None else self.decode_tok_s / length
 
 
 class AnswerHeld(Event, frozen=True, tag="first answer", omit_defaults=True):
-    """The first greedy answer of a server over several hosts, beside the one that these models gave before.
+    """The first greedy answer of a server over several hosts, compared with the recorded one of these models.
 
-    Without one before `is_like_before` is None, and `noise` may say what shows rubbish.
+    `is_like_before` is None without a recorded answer; `noise` says why the text looks like noise.
     """
 
     text: str
     is_like_before: bool | None = None
     before: str = ""
     run: str = ""
-    """The run that answered `before`."""
+    """The run that gave the answer `before`."""
     noise: str = ""
     record: str = ""
-    """The file that holds what it was held against."""
+    """The file with the recorded answer."""
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
-    """The server was asked to stop; an exit after this is no failure."""
+    """The server was asked to stop, so that its exit is not a failure."""
 
 
 class Exited(Event, frozen=True, tag="exited"):
-    """The server process is gone: `code` is None when another process launched it, `lost` means by a reboot."""
+    """The server process has exited; `code` is None if another process launched it, `lost` says that a reboot ended it."""
 
     code: int | None
     lost: bool = False
 
 
 class Autopsy(Event, frozen=True, tag="autopsy"):
-    """The kernel's lines about a server that exited, and how many processes it killed for lack of memory meanwhile."""
+    """The kernel's log lines about a server that exited, and the number of processes it killed for lack of memory."""
 
     kernel: tuple[str, ...] = ()
     kills: int | None = None
@@ -453,10 +452,10 @@ AnyEvent = (
     | LoadLogged | Noted | Compiled | Problem | Recorded
 )  # fmt: skip
 
-# Requests of the recorder are no measurements.
+# Kinds of the recorder's own requests, which are not measured.
 WARM_UP, GREEDY_WARM_UP, LONG_WARM_UP, PROBE, FILLER = "warm-up", "greedy warm-up", "long warm-up", "probe", "filler"
 OURS = frozenset({WARM_UP, GREEDY_WARM_UP, LONG_WARM_UP, PROBE, FILLER})
-# How a filler ended that was not waited for; vLLM counts no such request as finished.
+# The `finish` of a filler that was cancelled; vLLM does not count such requests as finished.
 BROKEN_OFF = "abort"
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)
@@ -468,15 +467,14 @@ def measure_acceptance_length(
 ) -> float | None:
     """Return the tokens that a verification step adds to an answer; None where steps are not known.
 
-    vLLM counts each draft that it accepts, also those that the last step accepts beyond the end of the answer. So
-    1 + accepted / steps is too much by what was cut there: 5 % for answers of 64 tokens, n=15 (vllm-project/vllm#56101;
-    #56137 counts what is emitted). An answer begins with a token of the prefill, and each step adds its accepted drafts
-    and one more, so that
+    vLLM counts every accepted draft, including those beyond the end of the answer. So 1 + accepted / steps is too high:
+    by 5 % for answers of 64 tokens, n=15 (vllm-project/vllm#56101; #56137 counts emitted tokens). An answer begins with
+    a token of the prefill, and each step adds its accepted drafts and one more token:
 
-        cut = requests + steps + accepted - tokens,  acceptance length = 1 + (accepted - cut) / steps
+    cut = requests + steps + accepted - tokens,  acceptance length = 1 + (accepted - cut) / steps
 
-    which is (tokens - requests) / steps. A cut below zero (steps without a draft are not counted) or above what the
-    last steps hold (other clients') is not known and counts as none, as without `tokens`, those of all `requests`.
+    which is (tokens - requests) / steps. The cut counts as 0 if it is negative (steps without a draft are not counted),
+    larger than the last steps can hold (other clients' drafts), or if `tokens`, the sum over all `requests`, is not known.
     """
     if steps is None or accepted is None or steps < LEAST_STEPS:
         return None
@@ -491,7 +489,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode_recorded(line: bytes) -> Recorded | None:
-    """Return the event of a line of `samples.jsonl`, or None for what is none: half-written, older, impossible."""
+    """Return the event in a line of `samples.jsonl`; None if the line is incomplete, of an older version or out of range."""
     try:
         event = decode_json(line, _decoder)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Why a run failed, from its log, its exit and what the system says: the root cause before any symptom. Pure."""
+"""Diagnose why a run failed from its log, exit and kernel messages; a root cause precedes its symptoms. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OURS = re.compile(r"[/\\](?:vllm|torch|transformers)[/\\]")
 
 
 class Area(NamedTuple):
-    """A part of a server in which errors have the same remedies: its name, its signs, and what to try."""
+    """A part of a server whose errors have the same remedies: patterns of its messages and frames, and the advice."""
 
     name: str
     message: str
@@ -72,7 +72,7 @@ _AREAS = (
 
 
 def guess_area(message: str, frames: tuple[str, ...]) -> Area | None:
-    """Return the area that an error is probably about: by what it says, else by where it was raised."""
+    """Return the probable area of an error, by its message, else by its frames."""
     innermost = [frame for frame in frames[::-1] if _OURS.search(frame)][:_SHOWN_FRAMES] or frames[::-1][:1]
     by_message = next((area for area in _AREAS if re.search(area.message, message, re.IGNORECASE)), None)
     by_frame = next((area for frame in innermost for area in _AREAS if re.search(area.frames, frame)), None)
@@ -80,26 +80,26 @@ def guess_area(message: str, frames: tuple[str, ...]) -> Area | None:
 
 
 def list_telling_frames(frames: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the last three lines of a traceback that are of vLLM, torch or transformers, the innermost first."""
+    """Return the last three traceback lines in vLLM, torch or transformers, innermost first."""
     ours = [frame for frame in reversed(frames) if _OURS.search(frame)]
     return tuple(ours[:_SHOWN_FRAMES]) or frames[-1:]
 
 
 def shorten_frame(line: str) -> str:
-    """Return a line of a traceback without the folders above the package; another line as it is."""
+    """Return a traceback line without the folders above the package; other lines unchanged."""
     return _FRAME.sub(r"\g<file>:\g<line> in \g<function>", line)
 
 
 UNKNOWN = "unknown"
 _LAST_LINES = 4
-_LONGEST_MESSAGE = 200  # as a part of a cause; it is shown in full as evidence
-# A sample of the memory that is older says nothing about the end.
+_LONGEST_MESSAGE = 200  # within a cause; the evidence shows it in full
+# Samples of memory older than this, in seconds before the end, are ignored.
 _MEMORY_FRESH = 30.0
 _NEARLY_FULL = 0.9
-# A server outlives the bad requests of its users: an unknown exception explains a failure only right before it.
+# Servers survive bad requests, so an unknown exception explains a failure only if it came right before it.
 _UNKNOWN_WITHIN = 15.0
 _KNOWN_WITHIN = 600.0
-# What follows from one trouble is logged within this many seconds.
+# Problems within this many seconds have the same cause.
 _ONE_TROUBLE = 60.0
 _ASKED_TO_END = re.compile(r"^\[shutdown\] API server: shutdown triggered|^Shutdown initiated \(timeout")
 _EAGER = re.compile(rf"{log_facts.NOT_COMPILED}|\benforce_eager=True")
@@ -147,31 +147,31 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Why a run failed."""
 
     what: str
-    """What happened: when the server failed, and with which exit code."""
+    """When the server failed, and its exit code."""
     kind: str
-    """The name of the cause; `unknown` without one."""
+    """The name of the cause; `unknown` if no cause was found."""
     cause: str
     evidence: tuple[str, ...]
-    """The lines that show it, the best first."""
+    """The log lines that show it, the best first."""
     fix: tuple[str, ...]
-    """What to do, a sentence each."""
+    """The remedies, one sentence each."""
     log_values: dict[str, str] = {}
-    """The numbers and names that vLLM's own line states."""
+    """Numbers and names parsed from vLLM's line."""
     link: str = ""
-    """Where more is known about it."""
+    """A page about this failure."""
     advice: str = ""
-    """The recipe's own words on this failure; empty when it does not know it."""
+    """The recipe's advice on this failure; empty if the recipe does not list it."""
     confidence: Confidence = "certain"
     process: str = ""
-    """Which process of the server failed first, as vLLM calls it; empty when the log does not say."""
+    """vLLM's name of the process that failed first; empty when the log does not say."""
 
 
 def diagnose_run(
     state: RunState, recipe_failures: Sequence[RecipeFailure] = (), circumstances: Circumstances | None = None
 ) -> Diagnosis | None:
-    """Return why the run of `state` failed, or None while it did not.
+    """Return why the run of `state` failed, or None if it did not.
 
-    `circumstances` is None where only the log tells what ran where.
+    `circumstances` is None where only the log is available.
     """
     circumstances = _complete_circumstances(circumstances or Circumstances(), state)
     unhealthy = state.exit is None and state.status == "unhealthy"
@@ -191,8 +191,8 @@ def diagnose_run(
 def find_logged_cause(state: RunState) -> Problem | None:
     """Return the logged problem that explains a failure, or None.
 
-    A start fails of its first problem. Once up, it is the last known failure, as it began, if the end came within ten
-    minutes of it; else the first exception of the last 15 seconds.
+    A failed start is explained by its first problem. Once up, it is the first problem of the last known failure, if the
+    end came within ten minutes of it; else the first exception of the last 15 seconds.
     """
     if state.up_at is None:
         return find_root_cause(state.problems)
@@ -201,27 +201,27 @@ def find_logged_cause(state: RunState) -> Problem | None:
     if not problems:
         return find_root_cause(unknown)
     cause = find_root_cause(problem for problem in problems if problem.at >= problems[-1].at - _ONE_TROUBLE)
-    if cause is not None and find_role(cause) is Role.CONSEQUENCE:  # a bad request is no cause of it
+    if cause is not None and find_role(cause) is Role.CONSEQUENCE:  # a bad request did not cause it
         before = (problem for problem in unknown if problem.process.startswith(_OF_ENGINE) and problem.at <= cause.at)
         return find_root_cause(before) or cause
     return cause
 
 
 def _list_late_problems(state: RunState, seconds: float) -> Iterator[Problem]:
-    """Yield the problems of the last `seconds` before the end, or before the server was seen to answer badly."""
+    """Yield the problems of the last `seconds` before the exit or the first bad /health answer."""
     end = state.exit.at if state.exit else state.health_at
     return (problem for problem in state.problems if problem.at >= end - seconds)
 
 
 def find_problem_line(problem: Problem, lines: Sequence[LogLine]) -> int | None:
-    """Return the index of the first line of `problem`, or None when it is no longer kept."""
+    """Return the index of the first line of `problem`, or None if that line was dropped."""
     first = problem.text.partition("\n")[0]
     there = (i for i, line in enumerate(lines) if line.at == problem.at and line.text.strip() == first)
     return next(there, None)
 
 
 def _complete_circumstances(circumstances: Circumstances, state: RunState) -> Circumstances:
-    """Return what is known of the server, with what its log says: its release, and when it failed."""
+    """Return `circumstances` completed from the log: release, failing phase, eager mode."""
     logged = state.startup.facts.get("vllm", ("",))[0]
     phase = Phase.UP if state.up_at is not None else state.startup.phase
     eager = circumstances.eager or any(_EAGER.search(line.text) for line in state.lines)
@@ -244,7 +244,7 @@ def _describe_failure(state: RunState) -> str:
 
 
 def _read_signal(state: RunState) -> signal.Signals | None:
-    """Return the signal that ended the server: as Python tells it, or as a shell in between does."""
+    """Return the signal that ended the server, from Python's negative code or a shell's code above 128."""
     code = state.exit.code if state.exit else None
     if code is None or not (code < 0 or code > 128):
         return None
@@ -260,13 +260,13 @@ def _explain_exit(kind: str, *evidence: str) -> Diagnosis:
 
 
 def _diagnose_reboot(state: RunState) -> Diagnosis | None:
-    """The end was not observed, the log does not show one, and the machine was booted since."""
+    """Diagnose a reboot: the exit was not observed, the log shows no cause, and the machine has booted since."""
     lost = state.exit is not None and state.exit.lost and find_logged_cause(state) is None
     return _explain_exit("rebooted", _format_memory(state)) if lost else None
 
 
 def _diagnose_by_kernel(state: RunState) -> Diagnosis | None:
-    """The kernel's word is not an opinion; a fault of the GPU is shown with what vLLM made of it."""
+    """Diagnose from the kernel's log, which is reliable; vLLM's message is added to a GPU fault."""
     lines = state.autopsy.kernel if state.autopsy else ()
     if out := [line for line in lines if "Killed process" in line]:
         return _explain_exit("oom_killed", *out, _format_memory(state))
@@ -287,7 +287,7 @@ def _diagnose_by_log(
         failure for failure in recipe_failures if circumstances.fits(failure.releases, failure.hardware, failure.phases)
     ]
     listed = next((failure for failure in fitting if _matches_sign(failure.sign, text)), None)
-    if listed is None and match is None:  # the sign may be in a line that no table has
+    if listed is None and match is None:  # the sign may be in a line of no known failure
         rows = (
             (failure, line.text)
             for failure in fitting
@@ -326,7 +326,7 @@ def _put_recipe_first(listed: RecipeFailure, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
-    """The way a server ends explains it where the log has no exception, not even an unknown one."""
+    """Diagnose from the exit code or signal, only if the log has no exception at all."""
     if find_logged_cause(state) is not None or state.exit is None:
         return None
     stop_line = next((line.text for line in state.lines if _ASKED_TO_END.search(line.text)), "")
@@ -356,7 +356,7 @@ def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
 
 
 def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosis:
-    """Return what there is to read: the exception that explains it and where it was raised, or the end."""
+    """Diagnose from the unknown exception and where it was raised, or from the end of the log."""
     fix = _REPORT if circumstances.has_recipe else _SEARCH
     if problem := find_logged_cause(state):
         message = problem.text.split("\n")
@@ -367,23 +367,23 @@ def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosi
         steps = (area.advice.format_map(circumstances.advice_values), fix) if area else (fix,)
         return Diagnosis("", UNKNOWN, cause, evidence, steps, confidence="guess", process=problem.process)
     cause = "the server answers requests with errors" if state.exit is None else "the log ends without an error"
-    if state.exit and state.exit.code is None:  # only its parent knows how it ended
+    if state.exit and state.exit.code is None:  # only the parent process knows the exit code
         cause += ", so that it was probably killed, often by the system because it is out of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,), confidence="guess")
 
 
 def _list_error_lines(state: RunState) -> Iterator[LogLine]:
-    """Yield the lines that may tell of trouble: those without a level, as tracebacks are, and those with a bad one."""
+    """Yield the log lines that may be errors: of level ERROR or CRITICAL, or without a level (tracebacks)."""
     end = state.exit.at if state.exit else state.health_at
     since = -math.inf if state.up_at is None else end - _KNOWN_WITHIN
     return (line for line in state.lines if line.level in {"", "ERROR", "CRITICAL"} and line.at >= since)
 
 
 def _matches_sign(sign: str, text: str) -> bool:
-    """Whether a line of `text` has the parts of a recipe's sign, which `.*` separates, one after the other.
+    """Whether a line of `text` contains the parts of a recipe's sign, separated by `.*`, in order.
 
-    A sign is no regular expression: a shared recipe is not trusted, and matching a pattern can take for ever.
+    A sign is not matched as a regular expression: shared recipes are not trusted, and matching can take forever.
     """
 
     def has_parts(line: str) -> bool:
@@ -397,13 +397,12 @@ def _matches_sign(sign: str, text: str) -> bool:
 
 
 def _find_peak_memory(state: RunState) -> MemorySampled | None:
-    """Return the most that the server held shortly before its end: once its engine is gone it holds little."""
+    """Return the peak memory shortly before the end; after its engine exits the server holds little."""
     end = state.exit.at if state.exit else math.inf
     return max((m for m in state.memory if m.at >= end - _MEMORY_FRESH), key=lambda m: m.used, default=None)
 
 
 def _format_memory(state: RunState) -> str:
-    """Return the peak memory as a line; empty when it was not sampled."""
     if (memory := _find_peak_memory(state)) is None:
         return ""
     share = f"{format_gib(memory.used)} of {format_gib(memory.total)}"

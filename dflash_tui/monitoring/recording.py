@@ -1,7 +1,7 @@
 """Recorded runs: read from a run folder, an exported file or the sample, played, and exported.
 
-Recordings are not trusted: three file names are read, in place and with limits, texts are cleaned, and no pid in one is
-used. An export has no access tokens, prompts, answers or path of the home folder.
+Recordings are not trusted: only three file names are read, with size limits, texts are cleaned, and no pid in them is
+used. Exports contain no access tokens, prompts, answers or path of the home folder.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ from dflash_tui.vllm_output.log_reader import LogReader
 
 SAMPLE = "sample"
 RUN_PART, LOG_PART, SAMPLES_PART = "run.json", LOG_NAME, "samples.jsonl"
-# A log compresses to a tenth or a fiftieth; more than this is an attempt to fill memory or time.
+# Logs compress by a factor of 10 to 50; a higher ratio is an attack on memory or time.
 MAX_COMPRESSION = 200
 _ALWAYS_ALLOWED = 16 << 20
 _MAX_RUN_FILE = _MAX_SAMPLE_BYTES = 1 << 20
-_CHUNK = 1 << 12  # some 30 lines, a few milliseconds of reading
+_CHUNK = 1 << 12  # about 30 lines, a few milliseconds of reading
 _TAIL_BYTES = 1 << 16
-# Seconds of the start that are seen before the server is up.
+# Seconds of the start to show before the server is up.
 _LEAD = 8.0
 _RUN_ID = re.compile(r"[\w][\w.+-]{0,200}")
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _READ_ERRORS = (
     OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError,
-    UnicodeDecodeError, struct.error,  # a name, or a field beside it, that says it is what it is not
+    UnicodeDecodeError, struct.error,  # a name or header field that is malformed
 )  # fmt: skip
 
 
 class Recording(Run, frozen=True):
-    """A run that is only read, from its folder or from an exported file."""
+    """A read-only run, from its folder or from an exported file."""
 
     source: str = ""
     """The path of the run folder or of the exported file."""
 
     @property
     def folder(self) -> Path:
-        """The run folder, or the exported file in its place."""
+        """The run folder or the exported file."""
         return Path(self.source)
 
     @property
     def name(self) -> str:
-        """The name for display."""
+        """The name to display."""
         return SAMPLE if self.folder == paths.sample_folder() else self.id
 
     def events(self) -> Iterator[AnyEvent]:
-        """Yield all events by time, read piece by piece.
+        """Yield all events in order of time, read in chunks.
 
         Raises:
-            DflashError: the recording cannot be read to its end.
+        DflashError: the recording cannot be read to its end.
         """
         yield from self.prepared
         yield self.launched
@@ -96,12 +96,12 @@ class Recording(Run, frozen=True):
 
     @property
     def _exited_unrecorded(self) -> bool:
-        """Whether the server has exited without a record of it; unknown, so False, for an exported file."""
+        """Whether the server exited but its exit was not recorded; always False for an exported file."""
         own = next((run for run in registry.list_runs() if run.id == self.id), None) if self.folder.is_dir() else None
         return own is not None and not server_process.is_alive(own)
 
     def find_opening(self) -> float:
-        """Return the seconds from the launch until shortly before the server was up or ended."""
+        """Return the position, in seconds after the launch, shortly before the server was up or ended."""
         moments = (HealthChanged, RequestDone, Stopping, Exited)
         with contextlib.suppress(*_READ_ERRORS):
             first = next((event.at for event in self._read_samples() if isinstance(event, moments)), self.started_at)
@@ -109,13 +109,13 @@ class Recording(Run, frozen=True):
         return 0.0
 
     def last_event_time(self) -> float:
-        """Return the time of the last event, by the last parts of both files."""
+        """Return the time of the last event, from the ends of both files."""
         reader = LogReader(self.started_at, self.utc_offset)
         logged = [event.at for event in reader.feed(self._read_tail(LOG_PART) + b"\n")]
         return max([self.started_at, *logged, *(event.at for event in self.last_recorded_events())])
 
     def last_recorded_events(self) -> list[Recorded]:
-        """Return the last recorded samples, with the exit if there was one."""
+        """Return the last recorded samples, including the exit if recorded."""
         lines = self._read_tail(SAMPLES_PART).split(b"\n")
         return [event for line in lines if (event := decode_recorded(line))]
 
@@ -164,7 +164,7 @@ def find_recording(name: str) -> Recording:
     """Return the recording called `name`: `sample`, an exported file, a run folder, or a run as in `find_run`.
 
     Raises:
-        UsageError: there is none, or the file is not one that `export` writes.
+    UsageError: it does not exist, or `export` did not write it.
     """
     if name == SAMPLE:
         return read_recording(paths.sample_folder())
@@ -177,12 +177,12 @@ def find_recording(name: str) -> Recording:
 
 
 def open_recording(run: Run) -> Recording:
-    """Return the recording of a run of this machine, or `run` itself if it is one."""
+    """Return the recording of a run of this machine; a recording is returned as it is."""
     return run if isinstance(run, Recording) else read_recording(run.folder)
 
 
 def measure_newest_speeds() -> dict[str, float]:
-    """Return the tok/s of each recipe here: the median of the last five requests of its newest run that has any."""
+    """Return tok/s by recipe: the median of the last five measured requests of its newest run with any."""
     speeds: dict[str, float] = {}
     for run in reversed(registry.list_runs()):
         if run.plan.recipe not in speeds:
@@ -197,13 +197,13 @@ def measure_newest_speeds() -> dict[str, float]:
 
 
 def read_recording(path: Path) -> Recording:
-    """Return the recording in a run folder or an exported file; raise UsageError where there is none."""
+    """Return the recording in a run folder or an exported file; raise UsageError if it is not one."""
     what = f"{path} is not a recording"
     try:
         data = _read_run_part(path)
         if len(data) > _MAX_RUN_FILE:
             raise UsageError(what, evidence=f"{RUN_PART} is larger than {_MAX_RUN_FILE >> 20} MiB")
-        # Without the identity of a process, no pid in it is ever taken for a process of ours.
+        # An empty `born` ensures that no pid in it is taken for a process of dflash-tui.
         fields = upgrade_record(msgspec.json.decode(data))
         fields |= {"born": "", "source": str(paths.resolve_links(path))}
         recording = msgspec.convert(fields, Recording)
@@ -228,10 +228,11 @@ def _read_run_part(path: Path) -> bytes:
 
 
 def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Refuse an archive that holds anything but our three files, or that unpacks to far more than it is."""
+    """Raise UsageError if an archive holds other files than the three, or unpacks to far more than its size."""
     if foreign := sorted({member.filename for member in members} - {RUN_PART, LOG_PART, SAMPLES_PART}):
         raise UsageError(f"{path} is not a recording", evidence=f"it holds {', '.join(foreign)}")
-    if any(member.compress_type not in _METHODS for member in members):  # others take as much memory as the file says
+    # Other methods use as much memory as the file asks for.
+    if any(member.compress_type not in _METHODS for member in members):
         raise UsageError(f"{path} is not a recording", evidence="it is compressed in a way that export never uses")
     size = sum(member.file_size for member in members)
     if size > _ALWAYS_ALLOWED + MAX_COMPRESSION * path.stat().st_size:
@@ -243,11 +244,11 @@ _LINE_ENDS = re.compile(rb"(?<=\r)(?!\n)")
 
 
 def export_run(run: Run, output: str | None = None, *, with_prompts: bool = False) -> Path:
-    """Write `run` into a zip file and return its path: `output`, or the run's name here.
+    """Write `run` into a zip file and return its path: `output`, or the run's name in the current folder.
 
     Raises:
-        UsageError: the file already exists.
-        DflashError: it cannot be written.
+    UsageError: the file already exists.
+    DflashError: it cannot be written.
     """
     path = paths.expand_home(output or f"{run.id}.zip").absolute()
     temporary = path.with_name(f".{path.name}.{time.time_ns()}")
@@ -275,7 +276,7 @@ def _redact_text(text: str) -> str:
 
 def _redact_run(run: Run) -> Any:
     fields = _redact_value(msgspec.to_builtins(run))
-    # A flag may carry a secret as the next word, and a variable's name tells what its value is.
+    # A secret may follow its flag as the next argument; a variable's name tells whether its value is secret.
     fields["plan"]["argv"] = redact_argv(fields["plan"]["argv"])
     fields["plan"]["env"] = redact_variables(fields["plan"]["env"])
     return fields | {"born": ""}
@@ -294,7 +295,7 @@ def _redact_log(run: Run, with_prompts: bool) -> Iterator[bytes]:
         body = line.rstrip(b"\r\n")
         text, is_cut = body.decode("utf-8", "surrogateescape"), len(body) > _LONGEST_LINE
         text = clean_text(text, len(text) - is_cut)
-        if is_cut:  # half a word may be half a secret
+        if is_cut:  # half a word may be part of a secret
             text = f"{text.rpartition(' ')[0]} {LEFT_OUT}"
         redacted = _redact_text(text if with_prompts else redact_prompts(text))
         yield redacted.encode("utf-8", "surrogateescape") + (line[len(body) :] or b"\n" * is_cut)
@@ -307,17 +308,17 @@ def _redact_samples(run: Run) -> Iterator[bytes]:
             event = msgspec.json.decode(line)
             redacted = msgspec.json.encode(_redact_value(event))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            continue  # half-written, or none of ours
+            continue  # incomplete or not an event
         exited = exited or (isinstance(event, dict) and event.get("event") == "exited")
         yield redacted + b"\n"
-    if not exited and not server_process.is_alive(run):  # only this machine can tell, and no observer recorded it
+    if not exited and not server_process.is_alive(run):  # only this machine knows, and no observer recorded the exit
         yield encode(Exited(open_recording(run).last_event_time(), None)) + b"\n"
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends, of a line above a MiB only the beginning; there may be no file.
+    """Yield the lines of a file with their ends, cut after 1 MiB; nothing if the file does not exist.
 
-    Whether a text is a secret or a prompt depends on what precedes it in its line.
+    Lines are kept whole because redaction depends on the preceding text of the line.
     """
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while line := file.readline(_LONGEST_LINE + 1):
@@ -333,7 +334,7 @@ _EVENTS_PER_CLOCK_CHECK = 32
 
 
 class PlaybackClock:
-    """A position in seconds, up to `duration`, that moves `speed` times as fast as `clock` and can be set."""
+    """A playback position in seconds, up to `duration`, that moves `speed` times as fast as `clock`."""
 
     def __init__(self, duration: float, speed: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.duration, self.speed, self.paused, self._clock = duration, speed, False, clock
@@ -347,25 +348,25 @@ class PlaybackClock:
 
     @property
     def finished(self) -> bool:
-        """Whether the end is reached."""
+        """Whether the position is at the end."""
         return self.position >= self.duration
 
     def pause(self, paused: bool) -> None:
-        """Pause or resume; resuming at the end starts from the beginning."""
+        """Pause or resume; resuming at the end restarts."""
         if self.finished and not paused:
             self.seek(0.0)
         self._set_position(self.position)
         self.paused = paused
 
     def change_speed(self, steps: int) -> None:
-        """Play faster or slower by a number of steps of `SPEEDS`."""
+        """Change the speed by a number of entries of `SPEEDS`."""
         slower = sum(speed < self.speed for speed in SPEEDS)
         at = slower + steps - (steps > 0 and self.speed not in SPEEDS)
         self._set_position(self.position)
         self.speed = SPEEDS[max(0, min(len(SPEEDS) - 1, at))]
 
     def seek(self, position: float) -> bool:
-        """Go to a position; return whether that is back."""
+        """Move to a position; return True if it is before the current one."""
         position = max(0.0, min(self.duration, position))
         back = position < self.position
         self._set_position(position)
@@ -376,9 +377,9 @@ class PlaybackClock:
 
 
 class Player(PlaybackClock):
-    """Yields the events of a recording when they are due, from `at` seconds after the launch on.
+    """Yields the events of a recording when they are due, starting `at` seconds after the launch.
 
-    `behind` says whether more events are due than were yielded.
+    `behind` is True if events are due that were not yet yielded.
     """
 
     def __init__(
@@ -392,18 +393,18 @@ class Player(PlaybackClock):
         self.seek(at)
 
     def now(self) -> float:
-        """Return the position as seconds since the epoch, which is the time for a `RunState`."""
+        """Return the position as seconds since the epoch, for a `RunState`."""
         return self.recording.started_at + self.position
 
     def seek(self, position: float) -> bool:
-        """Go to a position; return whether events are yielded from the first again, as after going back."""
+        """Move to a position; return True if events restart from the first, as after moving back."""
         if back := super().seek(position):
             self._events, self._next = self.recording.events(), None
         self.behind = True
         return back
 
     def due_events(self, seconds: float) -> Iterator[AnyEvent]:
-        """Yield the events that are due, for at most `seconds`; `behind` says whether there are more."""
+        """Yield the due events for at most `seconds`; sets `behind` if more are due."""
         until, now, count = time.perf_counter() + seconds, self.now(), 0
         self.behind = False
         while (event := self._next or next(self._events, None)) and (event.at <= now or self.finished):

@@ -1,4 +1,4 @@
-"""What a line of vLLM's log says of a start: phases, figures, backends, steps of torch.compile. Pure; 0.20 to 0.33."""
+"""Parse the lines of vLLM's startup log: phases, figures, backends, steps of torch.compile. Pure; vLLM 0.20 to 0.33."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dflash_tui.events import (
     Stated,
 )
 
-# The part of the model that a line of torch.compile is about, from 0.32 on.
+# The part of the model in a line of torch.compile, logged from 0.32 on.
 TAG = r"(?:\[(?P<part>[\w./:-]+)\] )?"
 SHARDS = r"(?:Multi-thread loading|Loading) (?P<what>)[^:]{3,80}?: +\d+% Completed"
 CHECKPOINT = r"Filesystem type for checkpoints: "
@@ -46,19 +46,19 @@ _AUX = r"Using Eagle3 auxiliary layers from "
 
 
 class PhaseMark(NamedTuple):
-    """A log line that begins a phase, and the phases in which it does so (empty: any)."""
+    """A pattern of log lines that begin the phase `to`; `only_from` limits it to these current phases (empty: any)."""
 
     to: Phase
     pattern: str
     only_from: frozenset[Phase] = frozenset()
 
 
-# The engine process imports everything again before its first line; it starts with the last lines of resolving.
+# The engine process imports everything again before its first line, so `engine` starts with the end of resolving.
 _RESOLVED = (
     rf"{NOT_COMPILED}|Asynchronous scheduling is |Final IR op priority after setting|"
     r"Cudagraph is disabled under eager mode|max_num_scheduled_tokens is set to "
 )
-# Ranks of one machine meet on its loopback, and are started at once.
+# Ranks of one machine use its loopback and start at once, so only other addresses are waited for.
 _WAITING = r"world_size=(?!1\b)\d+ rank=\d+ local_rank=\d+ distributed_init_method=tcp://(?!127\.|localhost)"
 _COMPILING = (
     rf"{COMPILING_ALL}|Compile and warming up model for size |"
@@ -91,7 +91,7 @@ LOAD = (
     r".*Avg prompt throughput: .*\bRunning: (?P<running>\d{1,9}) reqs, Waiting: (?P<waiting>\d{1,9}) reqs"
     r"(?:.*?KV cache usage: (?P<usage>[\d.]+)%)?"
 )
-# What the log says while the server serves.
+# Lines that are logged while serving.
 SLOW_SAMPLER = r"FlashInfer top-p/top-k sampling unavailable: .*|FlashInfer .*Falling back to PyTorch-native.*"
 KERNEL_COMPILED = "kernel JIT compilation during inference: "
 _WARM = r"JIT kernel warmup finished in |Kernel JIT monitor activated|CuTeDSL warmup compiled "
@@ -122,7 +122,7 @@ MARKS: tuple[PhaseMark, ...] = (
     PhaseMark(Phase.UP, r"Application startup complete\.$"),
 )
 
-# Name, unit and pattern of each figure; the groups of a pattern are the figures, in the order of the names.
+# Name, unit and pattern of each figure; the value is the group `value`, or else the first group that matched.
 FIGURES: tuple[tuple[str, str, str], ...] = (
     ("checkpoint_size", "GiB", rf"{CHECKPOINT}.*Checkpoint size: ([\d.]+) GiB"),
     ("weights_download", "s", r"Time spent downloading weights for .+: ([\d.]+) seconds"),
@@ -185,7 +185,7 @@ BARS: tuple[tuple[Phase, str], ...] = (
 CACHE_FOLDER = rf"{TAG}{_CACHE}(?P<path>\S+) for vLLM's torch\.compile"
 
 
-# The name of the fact, and NCCL's own word for plain sockets.
+# The name of the fact, and NCCL's name of plain sockets.
 NCCL_NETWORK, SOCKETS = "NCCL network", "Socket"
 _SIGN = "NCCL INFO "
 _INFORMS = re.compile(r"^\S+:\d+:\d+ \[-?\d+\] NCCL INFO (?!.*(?:ERROR|Error: ))")
@@ -195,47 +195,47 @@ _SAID = re.compile(
     rf"|{_CHANNEL}(?:NET/(?P<crossing>[\w. -]{{1,40}})/\d|(?P<within>P2P|SHM)/))"
 )
 _AS_USERS_CALL_IT = {"IB": "RoCE", SOCKETS: "sockets", "P2P": "GPU to GPU", "SHM": "shared memory"}
-# What goes from host to host tells more than what stays on one, and both more than what NCCL chose for hosts.
+# By priority: traffic between hosts, traffic within a host, the network NCCL chose.
 _TELLING = ("crossing", "within", "chosen")
 
 
 class NetworkReader:
-    """Reads from the lines of one log what NCCL talks over."""
+    """Reads from the lines of one log which network NCCL uses."""
 
     def __init__(self) -> None:
         self._lines = LineBuffer(LINE_LIMIT)
         self._networks = dict.fromkeys(_TELLING, "")
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes of the log, which may come in pieces."""
+        """Read the next bytes of the log, which need not end at a line."""
         for line in self._lines.feed(data):
             if _SIGN.encode() in line:
                 self.read_line(clean_line(line.decode(errors="replace")))
 
     def read_line(self, line: str) -> None:
-        """Read a line of the log."""
+        """Read one line of the log."""
         match = _SAID.search(line) if _SIGN in line else None
         if match and match.lastgroup:
             self._networks[match.lastgroup] = match[match.lastgroup].strip()
 
     @property
     def network(self) -> str:
-        """NCCL's word for it, such as `IB`, `Socket` or, between GPUs of one host, `P2P`; empty before it said any."""
+        """NCCL's name of the network, such as `IB`, `Socket` or, between GPUs of one host, `P2P`; empty until logged."""
         return next(filter(None, self._networks.values()), "")
 
 
 def is_information(line: str) -> bool:
-    """Whether NCCL only informs, also of what it looked for and does without; no error has the line."""
+    """Whether a line is NCCL's at level INFO and reports no error."""
     return _SIGN in line and _INFORMS.match(line) is not None
 
 
 def describe_network(network: str) -> str:
-    """Return NCCL's word for a network as users call it; empty for none."""
+    """Return the common name of a network for NCCL's name; empty for none."""
     return _AS_USERS_CALL_IT.get(network, network)
 
 
 def is_within_host(network: str) -> bool:
-    """Whether that is no network, but a way between GPUs of one host."""
+    """Whether NCCL's name means a path between GPUs of one host, not a network."""
     return network in {"P2P", "SHM"}
 
 
@@ -247,7 +247,7 @@ _LOADED = re.compile(LOADED)
 _UNCOMPILED = re.compile(rf"{NOT_COMPILED}|Initializing a V1 LLM .*\b(?:enforce_eager=True|CompilationMode\.NONE)")
 _HAS_DRAFTER = re.compile(r"Initializing a V1 LLM .*\bspeculative_config=SpeculativeConfig\(.*?\bmodel='[^']")
 
-# A start never goes back to an earlier stage; within the fifth, phases alternate.
+# A start never returns to an earlier stage; within the fifth, phases alternate.
 _STAGE = {
     Phase.IMPORT: 0,
     Phase.RESOLVE: 1,
@@ -262,7 +262,7 @@ _UP_STAGE = 7
 
 
 class PhaseReader:
-    """Follows one start through the lines of its log and reports when it enters another phase."""
+    """Follows one start through the lines of its log and reports each change of phase."""
 
     def __init__(self) -> None:
         self.phase = Phase.IMPORT
@@ -271,11 +271,11 @@ class PhaseReader:
 
     @property
     def up(self) -> bool:
-        """Whether the log said that the server is up: no phase follows."""
+        """Whether the log said that the server is up, after which no phase follows."""
         return self._stage == _UP_STAGE
 
     def read_line(self, body: str) -> Phase | None:
-        """Return the phase that a line begins, or None when the phase stays the same."""
+        """Return the phase that a line begins, or None if the phase stays the same."""
         phase = self._match_phase(body)
         if phase is None or phase is self.phase:
             return None
@@ -293,26 +293,26 @@ class PhaseReader:
         elif _LOADED.match(body):
             self._loaded = True
         elif self._loaded and self._drafts and self.phase is Phase.WEIGHTS and _SECOND_MODEL.match(body):
-            return Phase.DRAFTER  # the V2 model runner does not say that it loads the drafter
+            return Phase.DRAFTER  # the V2 model runner does not log that it loads the drafter
         for mark, pattern in _PATTERNS:
             if (not mark.only_from or self.phase in mark.only_from) and pattern.match(body):
                 return self._resolve_mark(mark.to, body)
         return None
 
     def _resolve_mark(self, phase: Phase, body: str) -> Phase | None:
-        """Return the phase that a mark begins in this start, or None for no other."""
+        """Return the phase that a mark begins in this start, or None for no change."""
         if _MODEL_LOADED.match(body):
-            # A profile run follows; its first pass compiles, unless nothing is compiled.
+            # A profile run follows; its first pass compiles, unless compiling is off.
             return Phase.PROFILE if self._uncompiled else Phase.COMPILE
         if phase is Phase.COMPILE and self._uncompiled:
-            # The same words where nothing is compiled: one pass, before it is known how much memory is left, or after.
+            # Also logged without compiling: for one pass, before the free memory is measured or after.
             return Phase.JIT if self.phase is Phase.KV_CACHE else Phase.PROFILE
         if _COMPILING_ALL.match(body):
             self._all_in_one = True
         elif _COMPILED_ALL.match(body):
             self._all_in_one = False
         elif phase is Phase.PROFILE and self._all_in_one and self.phase is Phase.COMPILE:
-            return None  # on a CPU one warm-up compiles the parts one after the other
+            return None  # on a CPU one warm-up compiles all parts in turn
         return phase
 
 
@@ -320,7 +320,7 @@ def _stage_of_phase(phase: Phase) -> int:
     return _UP_STAGE if phase is Phase.UP else _STAGE.get(phase, _WORKING_STAGE)
 
 
-# Figures that target and drafter each have; the second is the drafter's.
+# Figures logged once for the target and once for the drafter, in this order.
 _PER_MODEL_FIGURES = frozenset({"checkpoint_size", "weights_download", "weights_loading"})
 
 _FIGURES = tuple((name, unit, re.compile(pattern)) for name, unit, pattern in FIGURES)
@@ -336,7 +336,7 @@ _DRAFTER_PREFIX = "drafter "
 
 
 class FactReader:
-    """Reads the facts of one start; whether a line is about the target or the drafter follows from the phase."""
+    """Reads the facts of one start; the phase tells whether a line is about the target or the drafter."""
 
     def __init__(self) -> None:
         self._part = ""
@@ -345,7 +345,7 @@ class FactReader:
         self._nccl, self._network = NetworkReader(), ""
 
     def read_line(self, body: str, at: float, phase: Phase) -> Iterator[AnyEvent]:
-        """Yield the facts that a line states."""
+        """Yield the facts in a line."""
         of_drafter = _DRAFTER_PREFIX if phase is Phase.DRAFTER else ""
         for name, unit, pattern in _FIGURES:
             if match := pattern.match(body):
@@ -358,7 +358,7 @@ class FactReader:
             if match := pattern.match(body):
                 yield Compiled(at, match["part"] or self._part, step, _read_figure(match["s"]))
         if match := _CACHE_FOLDER.match(body):
-            # Before 0.32 lines have no tag; the folder of the cache is named after the part.
+            # Before 0.32 lines have no tag, but the cache folder is named after the part.
             self._part = PurePosixPath(match["path"]).name
 
     def _read_notes(self, body: str, at: float, of_drafter: str) -> Iterator[AnyEvent]:
@@ -379,7 +379,7 @@ class FactReader:
 
 
 def parse_initialization(body: str, at: float) -> EngineInitialized | None:
-    """Return how long the engine took to initialize, or None when the line is about something else."""
+    """Return how long the engine took to initialize, or None for any other line."""
     match = _INITIALIZED.match(body)
     seconds = _read_figure(match["s"]) if match else None
     if match is None or seconds is None:
@@ -388,16 +388,16 @@ def parse_initialization(body: str, at: float) -> EngineInitialized | None:
 
 
 def _read_figure(text: str | None) -> float | None:
-    """Return the number in a line; None without one, and for one that is not finite."""
+    """Return the number in a text; None without one, or if it is not finite."""
     try:
         figure = float(text) if text else math.inf
-    except ValueError:  # it has more than one point, or nothing else
+    except ValueError:  # it has two points, or only one point
         return None
     return figure if math.isfinite(figure) else None
 
 
 def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
-    """Yield what a line says of ten seconds of speculation, nothing when it is about something else."""
+    """Yield the figures of a line about ten seconds of speculation; nothing for any other line."""
     if not (match := _SPECULATION.match(body)):
         return
     per_position = tuple(map(float, _NUMBER.findall(match["positions"])))
@@ -407,7 +407,7 @@ def parse_speculation(body: str, at: float) -> Iterator[SpeculationLogged]:
 
 
 def parse_load(body: str, at: float) -> LoadLogged | None:
-    """Return what a line says of the requests at one time, or None when it is about something else."""
+    """Return the running and waiting requests in a line, or None for any other line."""
     if not (match := _LOAD.match(body)):
         return None
     usage = _read_figure(match["usage"])
@@ -416,7 +416,7 @@ def parse_load(body: str, at: float) -> LoadLogged | None:
 
 
 def parse_progress(body: str, at: float, phase: Phase) -> Progressed | None:
-    """Return the state of the progress bar in a line, or None when there is none."""
+    """Return the state of the progress bar in a line, or None without one."""
     for bar_phase, pattern in _BARS:
         if match := pattern.match(body):
             elapsed = _ELAPSED.search(body, match.end())
