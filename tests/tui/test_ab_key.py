@@ -1,5 +1,6 @@
 """`a` on the launch screen: what an A/B would do, begun with enter, driven by a process of its own to the verdict."""
 
+import re
 import threading
 
 import pytest
@@ -156,3 +157,12 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()
+
+
+@pytest.mark.parametrize("key", ["a", "f"])
+async def test_the_dialog_says_that_the_recipe_would_not_start(key):
+    panel = app({"gemma-4-31b": recipe_loader.find_recipe("gemma-4-31b")})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "1 recipe that would not start here")
+        await pilot.press("enter", key)
+        await wait_for(pilot, lambda: re.search("✗ {4,}no GPU here; it is for gb10", text(panel)) is not None)

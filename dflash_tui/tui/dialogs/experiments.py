@@ -225,8 +225,9 @@ class NewExperiment(TextDialog[str | None]):
     ]
     EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
+        self.unsuited = unsuited  # why it would not start here
         self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
         self.planned: PlannedExperiment | None = None
         self.progress = Content("")
@@ -240,7 +241,7 @@ class NewExperiment(TextDialog[str | None]):
         """Return what it would do: labels and texts, whose further lines hang below the first; else what goes on."""
         if not self.planned:
             return self.progress
-        rows = [*self.planned.rows, _THEN]
+        rows = [*([("✗", self.unsuited)] if self.unsuited else []), *self.planned.rows, _THEN]
         column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
         return Content("\n").join(render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows)
 
@@ -397,8 +398,8 @@ class NewTune(NewExperiment, inherit_bindings=False):
     ]
     EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
+        super().__init__(plan, unsuited)
         self.vary, self.minutes = "", 30
 
     def render_head(self) -> Content:

@@ -31,7 +31,7 @@ from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.launch_selection import MARKS, LaunchSelection
+from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_plan_error, render_servers
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
@@ -503,13 +503,18 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.tui.dialogs.experiments import NewExperiment
 
         if (planned := self._plan()) and self.is_alone(planned.plan):
-            self.app.push_screen(NewExperiment(planned.plan), self._begun)
+            self.app.push_screen(NewExperiment(planned.plan, self._explain_unsuited()), self._begun)
 
     def action_tune(self) -> None:
         from dflash_tui.tui.dialogs.experiments import NewTune
 
         if (planned := self._plan()) and self.is_alone(planned.plan):
-            self.app.push_screen(NewTune(planned.plan), self._begun)
+            self.app.push_screen(NewTune(planned.plan, self._explain_unsuited()), self._begun)
+
+    def _explain_unsuited(self) -> str:
+        """Return why the highlighted recipe would not start here; empty where it may."""
+        suited = self.choice.suited(self._recipe) if self._recipe else None
+        return suited.why if suited and suited.suits is Suitability.NO else ""
 
     def _begun(self, identity: str | None) -> None:
         if identity:
