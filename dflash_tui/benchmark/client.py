@@ -162,10 +162,9 @@ async def send_long_warm_up(server: Server, words: int) -> RequestDone:
 
 async def send_conversation(server: Server, body: Mapping[str, Any], stream: CompletionStream) -> RequestDone:
     """Send the body of a conversation; `stream` takes the answer as it comes."""
+    whole = {"model": server.model, **body, **_list_stream_fields(server)}
     async with _client(server) as client:
-        return await _send_measured(
-            client, server, {"model": server.model, **body, **_list_stream_fields(server)}, stream
-        )
+        return await _send_measured(client, server, whole, stream)
 
 
 async def send_probe(server: Server, patience: float) -> RequestDone:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from dflash_tui.events import Event
 from dflash_tui.runs.run import Run
 
 
@@ -37,6 +38,14 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """Whether it takes `stream_options`."""
     answers_as: str = ""
     """The model that its answers name; a later answer of another model is an error. Empty where that is not checked."""
+
+
+class ServerSeen(Event, frozen=True, tag="server"):
+    """A server that is measured by its address, and what it tells of itself."""
+
+    url: str
+    model: str
+    facts: ServerFacts
 
 
 class Server(msgspec.Struct, frozen=True):

@@ -175,7 +175,7 @@ def explain_silence(url: str, error: Exception) -> str:
 def _find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
     while error and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
-    return error
+    return error if isinstance(error, ssl.SSLError) else None
 
 
 def parse_address(url: str, where_keys_go: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ _CUT = 200
 _TEXT = "Say hello."
 
 
-class ServerKind(NamedTuple):
+class ServerKind(msgspec.Struct, frozen=True):
     """A server of models: its name, what its series and its models are marked by, and what it tells of itself."""
 
     name: str
@@ -125,7 +125,7 @@ def read_key(variable: str | None) -> str:
 async def find_server(address: str, model: str | None = None, key_variable: str | None = None) -> Server:
     """Return the server at an address, after one short request that shows how it streams.
 
-    Only `/v1/models`, `/metrics`, the path of its settings and the request are sent to it, with the key if one is named.
+    It is asked for `/v1/models`, `/metrics`, its settings and the answer, with the key if one is named.
 
     Raises:
         UsageError: the address, the key or the model is not right.
@@ -136,9 +136,8 @@ async def find_server(address: str, model: str | None = None, key_variable: str 
     models = read_models(body := await reader.read_models(required=model is None))
     if model is None:
         model = _choose_model(url, models, body)
-    kind, facts = await _read_facts(reader, model, models)
-    server = Server(url, model, reader.key, facts)
-    return await _try_stream(server, kind, key_variable)
+    server = Server(url, model, reader.key, await _read_facts(reader, model, models))
+    return await _try_stream(server, key_variable)
 
 
 class _Reader:
@@ -197,8 +196,8 @@ def _choose_model(url: str, models: list[_Model], body: str) -> str:
     raise UsageError(f"{url} serves {len(names)} models", hint=f"--model NAME names one of {listed}")
 
 
-async def _read_facts(reader: _Reader, name: str, models: list[_Model]) -> tuple[ServerKind | None, ServerFacts]:
-    """Return what kind of server it is, and what it tells of itself."""
+async def _read_facts(reader: _Reader, name: str, models: list[_Model]) -> ServerFacts:
+    """Return what a server tells of itself by GET."""
     metrics = await reader.try_read("/metrics")
     kind = choose_kind(series := list_series(metrics), models)
     told = _read_object(await reader.try_read(kind.facts)) if kind else {}
@@ -213,7 +212,7 @@ async def _read_facts(reader: _Reader, name: str, models: list[_Model]) -> tuple
     if has_counters := "vllm:generation_tokens_total" in series:
         settings |= _read_vllm_settings(metrics)
     version = clean_line(str(told.get(kind.version, "")))[:_CUT] if kind else ""
-    return kind, ServerFacts(kind.name if kind else "", version, settings, context, TokenCount.CHUNKS, has_counters)
+    return ServerFacts(kind.name if kind else "", version, settings, context, TokenCount.CHUNKS, has_counters)
 
 
 def _read_object(body: str) -> dict[str, Any]:
@@ -235,11 +234,11 @@ def _read_vllm_settings(metrics: str) -> dict[str, str]:
     return settings | {"speculation": "on" if drafts else "off"}
 
 
-async def _try_stream(server: Server, kind: ServerKind | None, key_variable: str | None) -> Server:
+async def _try_stream(server: Server, key_variable: str | None) -> Server:
     """Ask for a short answer in fewer and fewer fields until the server takes it; return how it streams and counts."""
-    forms = ({}, {"takes_extras": False}, {"takes_extras": False, "takes_usage": False})
-    for form in forms:
-        server = msgspec.structs.replace(server, facts=msgspec.structs.replace(server.facts, **form))
+    for extras, usage in ((True, True), (False, True), (False, False)):
+        facts = msgspec.structs.replace(server.facts, takes_extras=extras, takes_usage=usage)
+        server = msgspec.structs.replace(server, facts=facts)
         done, stream = await client.send_trial(server, _TEXT)
         if done.status not in _FIELD_STATUS:
             break
