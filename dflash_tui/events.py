@@ -1,8 +1,4 @@
-"""The events of a run as frozen structs: the vocabulary of observers, state, screens and `--json`.
-
-Every event carries `at`, seconds since the epoch. Events from `server.log` take it from the log's own
-stamps, so that a replay gives the same values as watching did; the others are recorded in `samples.jsonl`.
-"""
+"""The events of a run as frozen structs: the vocabulary of observers, state, screens and `--json`."""
 
 from enum import StrEnum
 from itertools import pairwise
@@ -26,16 +22,11 @@ LEAST_STEPS = 1e-6  # less than a millionth of a step was never measured
 
 
 class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reading of the server's counters and gauges, summed over engines.
+    """One reading of the server's counters and gauges, summed over engines; None where the server does not report it.
 
-    The three speculation counters are None when the server does not speculate, `per_position` is then empty. A position
-    that was not told is None.
-    `steps` counts drafts: one per sequence and verification step. `finished` counts requests, `finished_tokens` what
-    they generated, `decode_seconds` how long that took from their first token on, and `finished_prompt_tokens` what
-    they asked. The prefix cache is asked for `prefix_queries` tokens and has `prefix_hits` of them. `series` is a
-    number that changes when an engine, whose tokens `generated` adds up, comes or goes; None in earlier recordings.
-    `prompt`, `running`, `waiting` and `preemptions` are None where the server does not tell them. All the same their
-    default is 0: recordings leave out defaults, and those that were made before left out zeros.
+    `steps` counts drafts: one per sequence and verification step; it, `proposed` and `accepted` are None without
+    speculation. `finished` counts requests, `decode_seconds` their time from the first token on. `series` changes when
+    an engine comes or goes. Defaults of 0 are those of recordings, which leave out defaults.
     """
 
     generated: Amount
@@ -57,21 +48,17 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     series: Whole | None = None
 
     def __post_init__(self) -> None:
-        """Take a share of the KV cache that cannot be for one that was not told, as a file may hold it."""
+        """Drop a share of the KV cache that is not between 0 and 1."""
         if self.kv_usage is not None and not 0 <= self.kv_usage <= 1:
             msgspec.structs.force_setattr(self, "kv_usage", None)
 
     def is_of_same_series(self, other: "Counters") -> bool:
-        """Whether both add up the same engines' counters, as far as both tell: otherwise no difference is a growth."""
+        """Whether both add up the counters of the same engines, as far as is known."""
         return self.series is None or other.series is None or self.series == other.series
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all.
-
-    Raises:
-        ValueError: the bounds do not rise, or there is not one count more than there are bounds.
-    """
+    """How many values fell up to each of `bounds` and above the one before; the last count is of what is above all."""
 
     bounds: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
     counts: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
@@ -91,10 +78,10 @@ class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU of a server at work: watts, MHz, degrees Celsius, bytes; None where the driver does not say.
+    """One GPU of a server at work; None where the driver does not say.
 
-    `throttle` is what keeps the clocks down. `foreign` are processes that are not the server's, None when the driver
-    shows none of the server's own, so that nobody can tell whose they are.
+    `throttle` is what keeps the clocks down. `foreign` are processes that are not the server's, None where the driver
+    does not show the server's own either.
     """
 
     index: int
@@ -121,11 +108,9 @@ class Step(StrEnum):
 
 
 class Phase(StrEnum):
-    """The phases of a start, in the usual order; compiling, profiling and warming up may alternate.
+    """The phases of a start, in the usual order; each lasts until the next one starts.
 
-    A phase lasts until the next one starts. `import` starts at the launch, `up` is when the log says that the server
-    serves, which is no proof that it can generate. `ranks` is waiting for the ranks on a server's other hosts.
-    `unattributed` is time of which the log does not say what it was.
+    `import` starts at the launch, `ranks` waits for a server's other hosts, `up` is when the log says that it serves.
     """
 
     IMPORT = "import"
@@ -155,7 +140,11 @@ class Health(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
-    """Something that happened `at` a time (seconds since the epoch)."""
+    """Something that happened `at` a time (seconds since the epoch).
+
+    Events of `server.log` take it from the log's stamps, so that a replay gives the values that watching gave; the
+    others are recorded in `samples.jsonl`.
+    """
 
     at: float
 
@@ -171,10 +160,9 @@ class Preparing(Event, frozen=True, tag="preparing"):
 
 
 class Launched(Event, frozen=True, tag="launched"):
-    """The server process exists. `synthetic` says why its figures are not those of a real model, or is empty.
+    """The server process exists. `synthetic` says why its figures are not those of a real model.
 
-    `num_speculative_tokens` is what was asked for, 0 without speculation, None when unknown; `method` is how, or empty.
-    `hardware` is the class of its GPUs; of its ranks, `rank` is which one it is: only the first answers requests.
+    `num_speculative_tokens` is 0 without speculation, None when unknown. Of several ranks only rank 0 answers requests.
     """
 
     run: str
@@ -186,11 +174,11 @@ class Launched(Event, frozen=True, tag="launched"):
     num_speculative_tokens: int | None = None
     method: str = ""
     roce: str = ""
-    """The RoCE devices over which NCCL was to talk to other hosts; empty where none was found or asked for."""
+    """The RoCE devices that NCCL was to use."""
     rank: int = 0
     hardware: str = ""
     published_length: float | None = None
-    """The least acceptance length that others published for this set-up; None where nobody did."""
+    """The least acceptance length that others published for this set-up; None without one."""
 
 
 # What an observer has to say itself stands among the lines of the log, as if from this file.
@@ -212,10 +200,7 @@ class PhaseStarted(Event, frozen=True, tag="phase"):
 
 
 class Progressed(Event, frozen=True, tag="progress"):
-    """The running phase says how far it is, e.g. checkpoint shards or graph sizes.
-
-    `what` is what a bar counts when a phase has several, `seconds` how long the bar runs, None before its first step.
-    """
+    """How far the running phase is, e.g. of checkpoint shards; `what` a bar counts, and the `seconds` that it runs."""
 
     phase: Phase
     done: int
@@ -233,20 +218,14 @@ class Stated(Event, frozen=True, tag="stated"):
 
 
 class EngineInitialized(Event, frozen=True, tag="initialized"):
-    """The engine is ready: profiling, making the KV cache and warming up took `seconds`.
-
-    `compilation` is how much of that was compiling; None where the log does not say.
-    """
+    """The engine is ready: profiling, KV cache and warm-up took `seconds`, `compilation` of them compiling."""
 
     seconds: float
     compilation: float | None = None
 
 
 class SpeculationLogged(Event, frozen=True, tag="speculation"):
-    """What the log says of ten seconds of speculation; None where nothing was drafted.
-
-    `acceptance_length` counts the bonus token, `accepted` and `drafted` are tokens, `per_position` shares of drafts.
-    """
+    """What the log says of ten seconds of speculation; `acceptance_length` counts the bonus token."""
 
     acceptance_length: float | None
     accepted: Whole
@@ -270,10 +249,9 @@ class Noted(Event, frozen=True, tag="fact"):
 
 
 class Compiled(Event, frozen=True, tag="compiled"):
-    """A step of torch.compile, which took `seconds` or does not say so (None).
+    """A step of torch.compile for a `part` of the model, in vLLM's word.
 
-    `part` is the part of the model in vLLM's own word (empty when it gives none), `step` is `dynamo`, `inductor`,
-    `loaded` (from the cache), `again` (the cache could not be loaded), `saved` or `total`.
+    `step` is `dynamo`, `inductor`, `loaded` (from the cache), `again` (that failed), `saved` or `total`.
     """
 
     part: str
@@ -282,10 +260,10 @@ class Compiled(Event, frozen=True, tag="compiled"):
 
 
 class Problem(Event, frozen=True, tag="problem"):
-    """An error that may explain a failure; `kind` names the known failure or is empty.
+    """An error that may explain a failure; `kind` names the known failure.
 
-    A message of several lines is told again with each line that is added. `process` is who logged it, as vLLM calls
-    it, `frames` are the last lines of its traceback that say where, the innermost last.
+    A message of several lines is repeated with each line that is added. `frames` are the last lines of its traceback
+    that say where, the innermost last.
     """
 
     text: str
@@ -315,10 +293,10 @@ class LatenciesSampled(Event, frozen=True, tag="latencies"):
 
 
 class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
-    """Memory in bytes that the server uses; `source` says how it was measured, `total` is the capacity.
+    """Bytes of memory that the server uses, of `total`; `source` says how it was measured.
 
-    `available` is what the machine has left where the server takes its memory from the machine (CPU, unified), and
-    `swapped` what of the server the kernel has put on a disk there.
+    `swapped` is what of the server is in swap. Where it takes memory of the machine (CPU, unified), `available` is what
+    is left, `cached` the page cache, and `stalled` the share of ten seconds in which all programs waited for memory.
     """
 
     used: Whole
@@ -326,6 +304,8 @@ class MemorySampled(Event, frozen=True, tag="memory", omit_defaults=True):
     source: str
     available: Whole | None = None
     swapped: Whole = 0
+    cached: Whole | None = None
+    stalled: Amount | None = None
 
 
 class GpusSampled(Event, frozen=True, tag="gpus"):
@@ -335,11 +315,7 @@ class GpusSampled(Event, frozen=True, tag="gpus"):
 
 
 class ProcessorsSampled(Event, frozen=True, tag="processors", omit_defaults=True):
-    """The processors that a server without a GPU keeps busy.
-
-    `busy` is how many, the mean of some seconds, of `total` that its processes may run on; `threads` are those of all,
-    and `others` is how many processors all other programs kept busy, None in earlier recordings.
-    """
+    """How many processors a server without a GPU keeps `busy`, of `total` that it may use, and `others` do."""
 
     busy: Amount
     total: Whole
@@ -365,21 +341,17 @@ class RankState(StrEnum):
 
 
 class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
-    """How a rank on another host is, as its keeper knows: each change at once, and else every few seconds."""
+    """How a rank on another host is, as its keeper knows."""
 
     rank: Annotated[int, msgspec.Meta(ge=1, le=63)]
     host: str
-    """How ssh calls its host."""
     state: RankState
     since: Amount
-    """Since when it is in this state."""
     why: str = ""
     resident: Whole = 0
-    """Bytes of the host's memory that its processes use."""
+    """Bytes that its processes use; `available` and `total` are those of the host."""
     available: Whole | None = None
-    """Bytes of its host's memory that are left."""
     total: Whole | None = None
-    """All of them."""
     gpus: Annotated[tuple[GpuLoad, ...], msgspec.Meta(max_length=64)] = ()
     busy: Amount | None = None
     """How many processors it keeps busy, where it has no GPU."""
@@ -388,10 +360,7 @@ class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
 
 
 class Activity(Event, frozen=True, tag="activity"):
-    """What the server's processes have done until now, recorded while it starts; sums since the launch.
-
-    `cpu` are seconds of all cores, `disk` bytes read from and written to disks, `log` the bytes of its log.
-    """
+    """Sums since the launch, recorded while it starts: seconds of all cores, bytes from and to disks, bytes of log."""
 
     cpu: Amount
     disk: Whole
@@ -408,11 +377,11 @@ class RequestDone(Event, frozen=True, tag="request"):
     """Seconds to the first token."""
     total: Amount = 0.0
     decode_tok_s: Speed | None = None
-    """Tokens after those of the first arrival / (t_last - t_first); None when all arrived, or were read, at once."""
+    """Tokens after those of the first arrival / (t_last - t_first); None when all arrived at once."""
     finish: str = ""
     error: str = ""
     steps: Amount | None = None
-    """What the server's counters of drafts and of accepted tokens grew by meanwhile, its own when nobody else asks."""
+    """The growth of the server's counters of drafts and of accepted tokens meanwhile, with those of other clients."""
     accepted: Amount | None = None
     chunk_p50: Amount | None = None
     """Median of the seconds between two chunks, which may hold several tokens; then their 95th percentile."""
@@ -420,15 +389,14 @@ class RequestDone(Event, frozen=True, tag="request"):
     streams: Whole = 1
     """How many requests were under way at a time; 0 where they came by a rate."""
     rate: Amount = 0.0
-    """The requests per second that were to arrive; 0 where so many were under way, and in recordings of before."""
+    """The requests per second that were to arrive."""
     round: Whole = 0
     """Which of the requests with the same prompt it is."""
     digests: tuple[str, ...] = ()
-    """The SHA-256 of the answer, the last one where earlier releases recorded those of its beginnings, too."""
+    """The SHA-256 of the answer, which comes last where earlier releases recorded those of its beginnings."""
     status: Whole | None = None
-    """The HTTP status of a refusal; None without one."""
+    """The HTTP status of a refusal."""
     sampling: str = ""
-    """How a benchmark asked for its tokens to be drawn."""
 
     @property
     def acceptance_length(self) -> float | None:
@@ -443,9 +411,9 @@ class RequestDone(Event, frozen=True, tag="request"):
 
 
 class AnswerHeld(Event, frozen=True, tag="first answer", omit_defaults=True):
-    """What the first greedy answer of a server over several hosts says of its weights.
+    """The first greedy answer of a server over several hosts, beside the one that these models gave before.
 
-    `is_like_before` is None where these models never answered before; then `noise` may say what shows rubbish.
+    Without one before `is_like_before` is None, and `noise` may say what shows rubbish.
     """
 
     text: str
@@ -459,25 +427,18 @@ class AnswerHeld(Event, frozen=True, tag="first answer", omit_defaults=True):
 
 
 class Stopping(Event, frozen=True, tag="stopping"):
-    """Somebody asked the server to stop; an exit after this is no failure."""
+    """The server was asked to stop; an exit after this is no failure."""
 
 
 class Exited(Event, frozen=True, tag="exited"):
-    """The server process is gone. `code` is None when another process launched it.
-
-    `lost` means that the machine was rebooted while it ran.
-    """
+    """The server process is gone: `code` is None when another process launched it, `lost` means by a reboot."""
 
     code: int | None
     lost: bool = False
 
 
 class Autopsy(Event, frozen=True, tag="autopsy"):
-    """The system's messages about a server that exited.
-
-    `kernel` are the kernel's lines about the server's processes and GPUs, `kills` is how many processes it killed
-    because it was out of memory while the server was watched, None when that is unknown.
-    """
+    """The kernel's lines about a server that exited, and how many processes it killed for lack of memory meanwhile."""
 
     kernel: tuple[str, ...] = ()
     kills: int | None = None
@@ -492,8 +453,7 @@ AnyEvent = (
     | LoadLogged | Noted | Compiled | Problem | Recorded
 )  # fmt: skip
 
-# Requests of the recorder are no measurements: one shows that a server can generate, another that it still can. The
-# greedy one and the long ones compile what a client's first request of their kind would.
+# Requests of the recorder are no measurements.
 WARM_UP, GREEDY_WARM_UP, LONG_WARM_UP, PROBE, FILLER = "warm-up", "greedy warm-up", "long warm-up", "probe", "filler"
 OURS = frozenset({WARM_UP, GREEDY_WARM_UP, LONG_WARM_UP, PROBE, FILLER})
 # How a filler ended that was not waited for; vLLM counts no such request as finished.
@@ -515,14 +475,8 @@ def measure_acceptance_length(
 
         cut = requests + steps + accepted - tokens,  acceptance length = 1 + (accepted - cut) / steps
 
-    which is (tokens - requests) / steps. Steps without a draft are in no counter and make the cut seem less than
-    nothing, steps of other clients make it more than the last steps can hold; there it is not known and taken for none.
-
-    Args:
-        steps: how many verification steps there were.
-        accepted: how many drafts they accepted.
-        tokens: how many tokens all answers have; 0 where that is not known.
-        requests: how many answers there are.
+    which is (tokens - requests) / steps. A cut below zero (steps without a draft are not counted) or above what the
+    last steps hold (other clients') is not known and counts as none, as without `tokens`, those of all `requests`.
     """
     if steps is None or accepted is None or steps < LEAST_STEPS:
         return None

@@ -23,9 +23,9 @@ def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) ->
     parser.add_argument(*names, **settings)
 
 
-def add_switch(parser: argparse._ActionsContainer, *names: str, **settings: Any) -> None:
+def add_switch(parser: argparse._ActionsContainer, *names: str, action: str = "store_true", **settings: Any) -> None:
     """Add an option without a value."""
-    parser.add_argument(*names, action="store_true", **settings)
+    parser.add_argument(*names, action=action, **settings)
 
 
 def is_json_default() -> bool:
@@ -38,9 +38,15 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     modes = ("eager", "graphs", "compile")
     add_option(parser, "--mode", type=one_of(modes), metavar="MODE", help="eager, graphs or compile")
     add_method_option(parser)
-    add_option(parser, "--port", type=_parse_port, metavar="PORT", help="port on 127.0.0.1")
+    add_option(parser, "--port", type=whole_number(1, 65_535), metavar="PORT", help="port on 127.0.0.1")
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
     add_option(parser, "--num-speculative-tokens", type=whole_number(0, 64), metavar="N", help=tokens)
+    set_up = parser.add_mutually_exclusive_group()
+    fast = "the fast set-up, with split verification, also where its answers were not compared with the published one's"
+    add_switch(set_up, "--fast", dest="set_up", action="store_const", const="fast", help=fast)
+    add_switch(set_up, "--published", dest="set_up", action="store_const", const="published", help="the published one")
+    streams = "requests at a time that the server is for: its max-num-seqs; the fast set-up has 8"
+    add_option(parser, "--streams", type=whole_number(1, 1024), metavar="N", help=streams)
     gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
     add_option(parser, "--gpu", metavar="GPU", help=gpu)
     add_option(parser, "--profile", metavar="NAME", help="stock or seed, as the recipe has them")
@@ -147,7 +153,6 @@ def add_begin_options(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     add_install_peers_option(parser)
     add_trust_option(parser)
-    add_json_option(parser)
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
@@ -228,41 +233,21 @@ def _read_number(kind: type[int | float], text: str, least: float, most: float) 
     return value
 
 
-# The limits of a server's requests are imported when a value is read: the modules that have them are slow to import.
+def _limited(kind: type[int | float], least: float, most: str) -> Callable[[str], Any]:
+    """Return the type of a number up to a limit of requests, which is imported when a value is read: that is slow."""
+
+    def parse(text: str) -> float:
+        from dflash_tui.benchmark import prompts
+
+        return _read_number(kind, text, least, getattr(prompts, most))
+
+    return parse
 
 
-def parse_positive(text: str) -> int:
-    """Return a whole number from 1."""
-    from dflash_tui.benchmark.prompts import MOST_ROUNDS
-
-    return whole_number(1, MOST_ROUNDS)(text)
-
-
-def _parse_port(text: str) -> int:
-    from dflash_tui.planning.field_types import HIGHEST_PORT
-
-    return whole_number(1, HIGHEST_PORT)(text)
-
-
-def parse_scale(text: str) -> float:
-    """Return by how much answers may be lengthened or shortened."""
-    from dflash_tui.benchmark.prompts import MOST_SCALE
-
-    return number(0.001, MOST_SCALE)(text)
-
-
-def parse_seed(text: str) -> int:
-    """Return a seed that vLLM takes, too."""
-    from dflash_tui.benchmark.prompts import MOST_SEED
-
-    return whole_number(0, MOST_SEED)(text)
-
-
-def parse_temperature(text: str) -> float:
-    """Return a sampling temperature that vLLM takes."""
-    from dflash_tui.benchmark.prompts import MOST_TEMPERATURE
-
-    return number(0, MOST_TEMPERATURE)(text)
+parse_positive = _limited(int, 1, "MOST_ROUNDS")
+parse_scale = _limited(float, 0.001, "MOST_SCALE")
+parse_seed = _limited(int, 0, "MOST_SEED")
+parse_temperature = _limited(float, 0, "MOST_TEMPERATURE")
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
@@ -276,6 +261,11 @@ def parse_top_p(text: str) -> float:
     if not share:
         raise argparse.ArgumentTypeError("expected a share above 0, at most 1")
     return share
+
+
+def parse_measure(text: str) -> bool:
+    """Return whether starts are judged."""
+    return one_of(("speed", "start"))(text) == "start"
 
 
 def parse_budget(text: str) -> float:

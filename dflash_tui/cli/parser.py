@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dflash_tui import __version__
@@ -44,6 +44,7 @@ from dflash_tui.cli.options import (
     number,
     parse_budget,
     parse_concurrency,
+    parse_measure,
     parse_positive,
     parse_scale,
     parse_time,
@@ -65,6 +66,7 @@ options:
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 unusable engine, 4 would not start, 5 patch does not fit,
   6 server failed, 7 speculation changes answers, 130 Ctrl-C
 """
+_DEFAULT_LIST = "actions (default: list)"
 _DETAILS = "print the statistics, boots and latencies behind the verdict, too"
 
 
@@ -205,22 +207,32 @@ def _add_stop(stop: argparse.ArgumentParser) -> None:
     add_json_option(stop)
 
 
+def _add_actions(parser: argparse.ArgumentParser, about: dict[str, str], **settings: Any) -> Iterator[Any]:
+    """Add actions, each with `--json`, and return their parsers; `list` is meant where none is `required`."""
+    settings = {"title": "actions", "required": True, **settings}
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", **settings)
+    added = {name: actions.add_parser(name, help=text) for name, text in about.items()}
+    if not settings["required"]:
+        add_json_option(parser)
+        added["list"].set_defaults(action=None)
+    for action in added.values():
+        add_json_option(action, default=argparse.SUPPRESS)  # it may stand before the action, too
+    return iter(added.values())
+
+
 def _add_runs(runs: argparse.ArgumentParser) -> None:
-    add_json_option(runs)
-    actions = runs.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
-    list_ = actions.add_parser("list", help="as `ps --all`")
-    list_.set_defaults(action=None)
-    add_json_option(list_, default=argparse.SUPPRESS)
-    history = actions.add_parser("history", help="how long starts took here: eager and compile, cold and cached")
+    about = {
+        "list": "as `ps --all`",
+        "history": "how long starts took here: eager and compile, cold and cached",
+        "prune": "list the runs that ended long ago, with --yes remove them",
+    }
+    _, history, prune = _add_actions(runs, about, title=_DEFAULT_LIST, required=False)
     history.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
-    add_json_option(history, default=argparse.SUPPRESS)
-    prune = actions.add_parser("prune", help="list the runs that ended long ago, with --yes remove them")
     age = "only those that were last written to at least this long ago, such as 12h (default: 30d)"
     add_option(prune, "--older-than", type=parse_time, default=30 * 86_400.0, metavar="TIME", help=age)
     sure = prune.add_mutually_exclusive_group()
     sure.add_argument("--yes", action="store_true", help="remove them")
     sure.add_argument("--dry-run", action="store_true", help="only list them (as without --yes)")
-    add_json_option(prune, default=argparse.SUPPRESS)
 
 
 def _add_service(service: argparse.ArgumentParser) -> None:
@@ -253,76 +265,72 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 
 def _add_recipes(recipes: argparse.ArgumentParser) -> None:
-    add_json_option(recipes)
-    actions = recipes.add_subparsers(dest="action", metavar="ACTION", title="actions (default: list)")
-    list_ = actions.add_parser("list", help="what there is, and for which machines")
-    list_.set_defaults(action=None)
-    check = actions.add_parser("check", help="read recipe files and say what is wrong with them")
+    about = {
+        "list": "what there is, and for which machines",
+        "check": "read recipe files and say what is wrong with them",
+        "show": "print a recipe's file and where it is",
+        "new": "begin a recipe of your own",
+        "schema": "print the JSON Schema of recipe files, for editors",
+        "catalogue": "pairs that others published, also without a recipe",
+        "add": "check a recipe of others and put it among your own; nothing of it is run",
+        "import": "make a recipe of a command: import -- vllm serve MODEL …",
+        "update": "put a newer catalogue in place of the one here, after it was checked",
+    }
+    added = _add_actions(recipes, about, title=_DEFAULT_LIST, required=False)
+    _, check, show, new, _, catalogue, add, take, update = added
     check.add_argument("files", metavar="FILE", nargs="*", help="names or files (default: all recipes)")
-    show = actions.add_parser("show", help="print a recipe's file and where it is")
     add_recipe_argument(show)
-    new = actions.add_parser("new", help="begin a recipe of your own")
     new.add_argument("name", metavar="NAME", help="its name: lower case, digits, . _ -")
     add_option(new, "--like", metavar="RECIPE", help="copy this recipe instead of the template")
     add_pair_options(new, "derive it from this model's config.json: a hub repository or a folder")
     add_method_option(new)
-    actions.add_parser("schema", help="print the JSON Schema of recipe files, for editors")
-    catalogue = actions.add_parser("catalogue", help="pairs that others published, also without a recipe")
     catalogue.add_argument("pair", metavar="PAIR", nargs="?", help="what is known of this one, with the sources")
     add_switch(catalogue, "--fits", help="only those that fit into the memory")
     catalogue.add_argument("--unknown", action="store_true", help="only those that may fit: their size is unknown")
     add_method_option(catalogue)
     add_option(catalogue, "--gpu", metavar="CLASS", help="the machine, such as gb10 (default: the GPU here)")
-    add = actions.add_parser("add", help="check a recipe of others and put it among your own; nothing of it is run")
-    add.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
-    take = actions.add_parser("import", help="make a recipe of a command: import -- vllm serve MODEL …")
     take.add_argument("words", metavar="WORD", nargs="+", help="the command behind --, or all of it in quotes")
+    for action in (add, update):
+        action.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
     for action in (add, take):
         action.add_argument("--name", metavar="NAME", help="the recipe's name (default: that of the file or model)")
         action.add_argument("--replace", action="store_true", help="write over a recipe of yours of that name")
-    update = actions.add_parser("update", help="put a newer catalogue in place of the one here, after it was checked")
-    update.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
-    for action in (list_, check, show, new, catalogue, add, take, update):
-        add_json_option(action, default=argparse.SUPPRESS)  # it may stand before the action, too
 
 
 def _add_engine(engine: argparse.ArgumentParser) -> None:
-    actions = engine.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
-    add_json_option(actions.add_parser("list", help="the engines of this machine"))
-    install = actions.add_parser("install", help="build the engine that a recipe needs, without launching")
+    about = {
+        "list": "the engines of this machine",
+        "install": "build the engine that a recipe needs, without launching",
+        "inspect": "what is in it, and the status of its patches",
+        "remove": "delete it",
+        "adopt": "use an environment that you made yourself",
+    }
+    _, install, inspect, remove, adopt = _add_actions(engine, about)
     add_recipe_argument(install)
     add_plan_options(install)
     add_trust_option(install)
-    add_json_option(install)
-    for name, text in (("inspect", "what is in it, and the status of its patches"), ("remove", "delete it")):
-        action = actions.add_parser(name, help=text)
+    for action in (inspect, remove):
         action.add_argument("engine", metavar="ENGINE", help="its folder, the folder's name, or the start of that")
-        add_json_option(action)
-    adopt = actions.add_parser("adopt", help="use an environment that you made yourself")
     adopt.add_argument("folder", metavar="FOLDER", help="the environment's folder, with bin/vllm in it")
-    add_json_option(adopt)
 
 
 def _add_patch(patch: argparse.ArgumentParser) -> None:
-    actions = patch.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     about = {
+        "apply": "make an engine with what it needs",
         "status": "the status of each patch",
         "diff": "what they change, as a unified diff",
-        "apply": "make an engine with what it needs",
         "revert": "nothing to undo: name the engine without patches, which is still there",
         "verify": "compare the files with those that were installed; exit code 5 when one differs",
     }
-    for name, text in about.items():
-        action = actions.add_parser(name, help=text)
+    apply, *others = _add_actions(patch, about)
+    for action in (apply, *others):
         which = "its patches and its engine (default: all patches, in --engine)"
         action.add_argument("recipe", metavar="RECIPE", nargs="?", help=which)
         only = "this patch only; may be repeated"
         action.add_argument("--only", metavar="PATCH", action="append", default=[], help=only)
-        if name == "apply":
-            add_switch(action, "--dry-run", help="say what it would do, and make nothing")
-            add_trust_option(action)
         add_plan_options(action)
-        add_json_option(action)
+    add_switch(apply, "--dry-run", help="say what it would do, and make nothing")
+    add_trust_option(apply)
 
 
 def _add_report(report: argparse.ArgumentParser) -> None:
@@ -340,37 +348,33 @@ def _add_ab(ab: Any) -> None:
     ab.usage = (
         "dflash-tui ab RECIPE [--vary KEY=VALUE,VALUE] [--honest] [options of `ab run`]\n       dflash-tui ab ACTION"
     )
-    about = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
-    actions = ab.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui ab")
-    _add_ab_run(actions.add_parser("run", help="launch each arm in turn, measure, and say which is faster"))
-    for name, help_ in (
-        ("list", "the experiments of this machine"),
-        ("attach", "follow an experiment, or show its report"),
-        ("play", "show two arms that write the same answer as fast as they did, in the panel or as a file"),
-        ("stop", "end an experiment and its server; it can be resumed"),
-        ("resume", "go on where an experiment ended early"),
-        ("extend", "add boots to an experiment that is over, and judge all of them"),
-        ("remove", "delete an experiment; its runs stay"),
-    ):
-        action = actions.add_parser(name, help=help_)
-        if name != "list":
-            add_experiment_argument(action, optional=name != "remove")
-        if name in {"attach", "resume", "extend"}:
-            add_switch(action, "--details", help=_DETAILS)
-        if name == "extend":
-            more = "boots that are added to each arm (default: 2)"
-            add_option(action, "--boots", type=whole_number(1, 50), default=2, metavar="N", help=more)
-        if name == "play":
-            arm = "the arm that is played beside the first one, by its value (default: the second)"
-            add_option(action, "--arm", metavar="VALUE", help=arm)
-            kind = "the prompt that is answered (default: the one whose ratio is the median)"
-            add_option(action, "--prompt", metavar="KIND", help=kind)
-            svg = "write a picture of the moment at which the faster arm is done"
-            add_option(action, "--svg", metavar="FILE", help=svg)
-        if name in {"resume", "extend"}:
-            add_detach_option(action)
-            add_trust_option(action)
-        add_json_option(action)
+    about = {
+        "run": "launch each arm in turn, measure, and say which is faster",
+        "list": "the experiments of this machine",
+        "attach": "follow an experiment, or show its report",
+        "play": "show two arms that write the same answer as fast as they did, in the panel or as a file",
+        "stop": "end an experiment and its server; it can be resumed",
+        "resume": "go on where an experiment ended early",
+        "extend": "add boots to an experiment that is over, and judge all of them",
+        "remove": "delete an experiment; its runs stay",
+    }
+    title = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
+    run, _, attach, play, stop, resume, extend, remove = _add_actions(ab, about, title=title, prog="dflash-tui ab")
+    _add_ab_run(run)
+    for action in (attach, play, stop, resume, extend, remove):
+        add_experiment_argument(action, optional=action is not remove)
+    for action in (attach, resume, extend):
+        add_switch(action, "--details", help=_DETAILS)
+    more = "boots that are added to each arm (default: 2)"
+    add_option(extend, "--boots", type=whole_number(1, 50), default=2, metavar="N", help=more)
+    arm = "the arm that is played beside the first one, by its value (default: the second)"
+    add_option(play, "--arm", metavar="VALUE", help=arm)
+    kind = "the prompt that is answered (default: the one whose ratio is the median)"
+    add_option(play, "--prompt", metavar="KIND", help=kind)
+    add_option(play, "--svg", metavar="FILE", help="write a picture of the moment at which the faster arm is done")
+    for action in (resume, extend):
+        add_detach_option(action)
+        add_trust_option(action)
 
 
 def _add_ab_run(run: argparse.ArgumentParser) -> None:
@@ -389,13 +393,18 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_load_options(run)
     add_temperature_option(run, "0, or the model's own where what is drafted or accepted is varied")
     add_top_p_option(run)
-    add_switch(run, "--keep-cache", help="use your own compile cache; without it each arm begins with an empty one")
+    run.add_argument(
+        "--keep-cache",
+        dest="own_cache",
+        action="store_false",
+        help="use your own compile cache; without it each arm begins with an empty one",
+    )
     what = "what is judged: speed, or start, the seconds until a server is ready; then nothing else is sent"
-    add_option(run, "--measure", choices=("speed", "start"), default="speed", help=what)
+    add_option(run, "--measure", dest="measures_start", type=parse_measure, default=False, metavar="WHAT", help=what)
     cold = "with --measure start: empty the caches of an arm before each boot (default: its first boot fills them)"
     add_switch(run, "--cold", help=cold)
     answers = "keep no text of the answers (default: kept in the experiment's folder, without secrets)"
-    add_switch(run, "--no-answers", help=answers)
+    run.add_argument("--no-answers", dest="keep_answers", action="store_false", help=answers)
     add_switch(run, "--details", help=_DETAILS)
     add_begin_options(run)
 
@@ -403,25 +412,22 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
 def _add_tune(tune: Any) -> None:
     tune.unnamed, tune.actions = "run", ("run", "attach", "stop", "resume", "keep")
     tune.usage = "dflash-tui tune RECIPE [--budget 30m] [options of `tune run`]\n       dflash-tui tune ACTION"
-    about = "actions (`tune RECIPE` is short for `tune run RECIPE`; `ab list` and `ab remove` know tunes, too)"
-    actions = tune.add_subparsers(dest="action", metavar="ACTION", title=about, required=True, prog="dflash-tui tune")
-    _add_tune_run(actions.add_parser("run", help="try one setting after another, keep what is faster, say by how much"))
-    for name, help_ in (
-        ("attach", "follow a tune, or show what it has found"),
-        ("stop", "end a tune and its server; it can be resumed"),
-        ("resume", "go on where a tune ended early"),
-        ("keep", "write the best setting as a recipe of yours, also while the tune runs or after it was stopped"),
-    ):
-        action = actions.add_parser(name, help=help_)
+    about = {
+        "run": "try one setting after another, keep what is faster, say by how much",
+        "attach": "follow a tune, or show what it has found",
+        "stop": "end a tune and its server; it can be resumed",
+        "resume": "go on where a tune ended early",
+        "keep": "write the best setting as a recipe of yours, also while the tune runs or after it was stopped",
+    }
+    title = "actions (`tune RECIPE` is short for `tune run RECIPE`; `ab list` and `ab remove` know tunes, too)"
+    run, attach, stop, resume, keep = _add_actions(tune, about, title=title, prog="dflash-tui tune")
+    _add_tune_run(run)
+    for action in (attach, stop, resume, keep):
         add_experiment_argument(action)
-        if name == "resume":
-            add_detach_option(action)
-            add_trust_option(action)
-        if name == "keep":
-            named = "the recipe's name (default: as chosen when the tune began)"
-            action.add_argument("--name", metavar="NAME", help=named)
-            action.add_argument("--overwrite", action="store_true", help="replace a recipe of that name")
-        add_json_option(action)
+    add_detach_option(resume)
+    add_trust_option(resume)
+    keep.add_argument("--name", metavar="NAME", help="the recipe's name (default: as chosen when the tune began)")
+    keep.add_argument("--overwrite", action="store_true", help="replace a recipe of that name")
 
 
 def _add_tune_run(run: argparse.ArgumentParser) -> None:
@@ -429,7 +435,7 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
     budget = "how long all boots together may take, such as 45m or 2h (default: 30m)"
     add_option(run, "--budget", type=parse_budget, default=1800.0, metavar="TIME", help=budget)
     vary = "try these values instead of all that may matter; as for `ab`, may be repeated"
-    run.add_argument("--vary", action="append", default=[], metavar="KEY=V,V", help=vary)
+    run.add_argument("--vary", dest="axes", action="append", default=[], metavar="KEY=V,V", help=vary)
     run.add_argument("--name", default="", metavar="NAME", help="the recipe that is written (default: RECIPE-tuned)")
     add_load_options(run)
     add_temperature_option(run, "0; above 0 the methods of sampling are tried, too", 0.0)
@@ -454,6 +460,8 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     exact = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
     add_switch(command, "--exact", help=exact)
     add_begin_options(command)
+    add_json_option(command)
+    command.set_defaults(temperature=0.0, checks_output=True)
     command.set_defaults(wait=True, foreground=False, bench=False, force="", every=100_000)  # as for `up`
 
 

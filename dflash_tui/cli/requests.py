@@ -30,7 +30,7 @@ from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode, Recipe
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, SetUp
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
 from dflash_tui.presentation import recipe_text
@@ -54,6 +54,8 @@ def read_launch_request(args: argparse.Namespace) -> LaunchRequest:
         method=method if args.recipe else None,  # a derived recipe is of the method that was asked for
         port=args.port,
         num_speculative_tokens=args.num_speculative_tokens,
+        set_up=SetUp(args.set_up) if args.set_up else None,
+        streams=args.streams,
         gpu=_name_gpu(args.gpu),
         vllm=args.vllm or None,
         engine=args.engine or None,

@@ -1,38 +1,40 @@
 """Let signals that would end a command at once end what it has begun like Ctrl-C does."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
-@contextmanager
-def cancelled_by_signals(*, wanted: bool = True) -> Iterator[None]:
-    """Let SIGTERM and a lost connection clean up like Ctrl-C, if `wanted`: while something is half-made, or ours."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None  # noqa: S101 - called from a coroutine
-    numbers = (signal.SIGTERM, signal.SIGHUP) if wanted else ()
-    for number in numbers:
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def ended_by_signals(*, wanted: bool = True) -> Iterator[None]:
-    """Let these signals end a command at once within `cancelled_by_signals`, if `wanted`: while nothing is ours."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None  # noqa: S101 - called from a coroutine
-    numbers = (signal.SIGTERM, signal.SIGHUP) if wanted else ()
-    for number in numbers:
-        loop.remove_signal_handler(number)
+def cancelled_by_signals() -> Iterator[None]:
+    """Let SIGTERM and a lost connection clean up like Ctrl-C: while something is half-made, or ours."""
+    _cancel_task()
     try:
         yield
     finally:
-        for number in numbers:
-            loop.add_signal_handler(number, task.cancel)
+        _end_program()
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let these signals end a command at once within `cancelled_by_signals`: while nothing is ours."""
+    _end_program()
+    try:
+        yield
+    finally:
+        _cancel_task()
+
+
+def _cancel_task() -> None:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - called from a coroutine
+    for number in _ENDING:
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+def _end_program() -> None:
+    for number in _ENDING:
+        asyncio.get_running_loop().remove_signal_handler(number)

@@ -7,10 +7,11 @@ import contextlib
 import functools
 import ssl
 from collections.abc import Callable, Mapping
-from http.cookiejar import CookieJar
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported with httpx, where something is asked
+    from http.cookiejar import CookieJar
+
     import httpx
 
 # The /metrics of a real server are some 100 kB, of eight engines under one port less than 1 MB.
@@ -20,10 +21,11 @@ WHOLE = 10.0
 PLAIN = {"Accept-Encoding": "identity"}
 
 
-# What a request without an answer raises. httpx lets the error of a TLS record that is broken after the handshake
-# through, and whoever does not know it takes it for one of a file: it is an OSError.
 def list_failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what a request without an answer raises, and `others`, for an `except`."""
+    """Return what a request without an answer raises, and `others`, for an `except`.
+
+    httpx does not wrap the error of a TLS record that is broken after the handshake.
+    """
     import httpx
 
     return (*others, httpx.HTTPError, httpx.InvalidURL, TimeoutError, ssl.SSLError)
@@ -69,22 +71,21 @@ def open_client(
         timeout=httpx.Timeout(timeout, read=reading or timeout),
         trust_env=False,
         headers=plain,
-        cookies=_NoCookies(),
+        cookies=_make_empty_jar(),
         verify=_load_certificates(),
-        event_hooks={"response": [_forget_redirect]},
     )
 
 
-class _NoCookies(CookieJar):
-    """Reads no cookie: the library's parser prints a traceback where one cannot be read."""
+@functools.cache
+def _make_empty_jar() -> CookieJar:
+    """Return a jar that reads no cookie: the library's parser prints a traceback where one cannot be read."""
+    from http.cookiejar import CookieJar
 
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        pass
+    class EmptyJar(CookieJar):
+        def extract_cookies(self, response: Any, request: Any) -> None:
+            pass
 
-
-async def _forget_redirect(response: httpx.Response) -> None:
-    """Drop where an answer redirects to: httpx would read it, though nobody goes there, and fail at what is no name."""
-    response.headers.pop("Location", None)
+    return EmptyJar()
 
 
 @functools.cache
@@ -103,9 +104,7 @@ async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> 
 
 
 async def feed_bounded(client: httpx.AsyncClient, url: str, take: Callable[[bytes], object], name: str = "") -> None:
-    """Give the body of the answer to GET `url` to `take`, piece by piece.
-
-    `take` is called with each piece, of 64 KiB at most; `name` is what the address is called in errors.
+    """Give the body of the answer to GET `url`, called `name` in errors, to `take`, in pieces of at most 64 KiB.
 
     Raises:
         BadResponse: its status is not 200, or it is larger than `BODY_LIMIT`.

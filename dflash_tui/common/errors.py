@@ -74,7 +74,7 @@ def explain_resource_limit(error: BaseException | None) -> DflashError | None:
         return errors[0] if all(errors) else None
     if isinstance(error, MemoryError):
         return DflashError("the limit of memory is reached", hint="`ulimit -v` is the limit, `free -h` what there is")
-    # Of a thread Python tells by a sentence only; a fork says what a call that would wait says, too, in other words.
+    # A refused thread has no type of its own, and a refused fork has that of a call that would block.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     process = isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN)
     if not thread and not process:

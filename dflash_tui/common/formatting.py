@@ -130,8 +130,8 @@ def draw_bar(share: float, width: int) -> str:
 def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
     """Return each name in at most `width` characters, those that are cut so that they still differ.
 
-    All are cut at one place, as near to the middle as it tells them apart. What no place tells apart begins with an
-    ellipsis, which stands for what these names have in common.
+    All are cut at one place, as near to the middle as they still differ. Where no place makes them differ, an ellipsis
+    stands for their common beginning.
     """
     texts = {name: name for name in names}
     long, letter_count = [name for name in texts if len(name) > width], width - 1
@@ -201,8 +201,8 @@ def fit_table(
 ) -> str:
     """Return rows in columns that a terminal has room for; `width` 0 is without a limit.
 
-    Where they are wider, the columns in `drop` fall away one after the other, the first one first; then the last
-    columns are folded. No cell is cut.
+    Where they are wider, the columns in `drop` are left out one by one, in their order; then the last columns are
+    folded. No cell is cut.
     """
     columns = list(range(len(header)))
     for name in ("", *drop):

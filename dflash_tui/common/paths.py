@@ -71,11 +71,6 @@ def bundled_folder(kind: str) -> Path:
     raise FileNotFoundError(f"{kind} are missing from the installation in {PACKAGE_ROOT}")
 
 
-def engine_script(script: str) -> Path:
-    """Return a script that an engine's Python runs."""
-    return PACKAGE_ROOT / "in_engine" / script
-
-
 def sample_folder() -> Path:
     """Return the folder of the recorded run that is shipped."""
     return PACKAGE_ROOT / "sample"
@@ -167,6 +162,14 @@ def list_patch_files() -> dict[str, Path]:
     for folder in (bundled_folder("patches"), user_patches_folder()):
         files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
     return files
+
+
+def find_patch_file(name: str) -> Path | None:
+    """Return the file of the patch called `name`, as `list_patch_files` has it, without a look at the others."""
+    if name[:1] in {"", "_", "."} or "/" in name:
+        return None
+    files = (folder / f"{name}.yaml" for folder in (user_patches_folder(), bundled_folder("patches")))
+    return next((file for file in files if file.exists()), None)
 
 
 def user_suites_folder() -> Path:

@@ -18,8 +18,8 @@ _ESCAPES = (
     rf"\x1b(?:\[{_CSI}|[\]PX^_]{_STRING}|[ -/]+(?:[0-~]|\Z)|[0-~])"
     rf"|\x9b{_CSI}|[\x90\x98\x9d-\x9f]{_STRING}"
 )
-# Unicode's format characters (Cf) and line ends, which reorder or hide text, letters that nobody sees, and the two
-# that are no characters, which no XML may hold, so no picture either.
+# Unicode's format characters (Cf) and line ends, which reorder or hide text, invisible letters, and the two that are
+# no characters, which no XML and so no picture may hold.
 UNSEEN = (
     r"\u2028\u2029\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     r"\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -33,7 +33,7 @@ ACTS = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{UNSEEN}]")
 
 
 def strip_control_characters(text: str) -> str:
-    """Return `text`, of one line, with nothing in it that a terminal acts on or that nobody sees."""
+    """Return `text`, of one line, without what a terminal acts on and what is invisible."""
     if text.isascii() and text.isprintable():
         return text
     return _compile(_CONTROL).sub("", _compile(_ESCAPES).sub("", text)).expandtabs(4)
@@ -46,7 +46,7 @@ def clean_line(text: str) -> str:
 
 
 def clean_text(text: str, limit: int = _TEXT_LIMIT) -> str:
-    """Return the first `limit` characters of `text` as one clean line, which takes longer than reading it."""
+    """Return the first `limit` characters of `text` as one clean line."""
     return strip_control_characters(text[:limit])
 
 
@@ -61,7 +61,7 @@ def clean_end(data: bytes) -> str:
 
 
 def join_clean_lines(text: str) -> str:
-    """Return a text of several lines as one clean line with single blanks: cleaned first, since Python splits more."""
+    """Return a text of several lines as one clean line with single blanks."""
     return " ".join(clean_lines(text).split())
 
 

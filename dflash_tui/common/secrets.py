@@ -63,14 +63,19 @@ def looks_secret(value: object) -> bool:
 
 def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
     """Return `text` with `instead` in the place of our own secrets, access tokens, keys and passwords."""
-    for value in _list_own_values():
+    return _redact(text, _list_own_values(), instead)
+
+
+def _redact(text: str, own: Sequence[str], instead: str = LEFT_OUT) -> str:
+    for value in own:
         text = text.replace(value, instead)
     text = _TOKENS.sub(lambda _: instead, text)
     return _MARKED.sub(lambda match: f"{next(filter(None, match.groups()), '')}{instead}", text)
 
 
 def _list_own_values() -> list[str]:
-    values = [value for name, value in os.environ.items() if is_secret(name) and not value.startswith(("/", "~"))]
+    values = [os.environ[name] for name in os.environ if is_secret(name)]
+    values = [value for value in values if not value.startswith(("/", "~"))]
     return sorted({value for value in (*values, _read_hub_token()) if len(value) >= _SHORTEST}, key=len)[::-1]
 
 
@@ -119,6 +124,10 @@ def _without_quote(line: str) -> str:
 
 def find_secret(name: str, value: object) -> str | None:
     """Return where in a flag, a variable or a setting a secret stands, such as `a.auth_token`; None without one."""
+    return _find_secret(name, value, _list_own_values())
+
+
+def _find_secret(name: str, value: object, own: Sequence[str]) -> str | None:
     import msgspec
 
     left = [(name, value)]
@@ -134,15 +143,16 @@ def find_secret(name: str, value: object) -> str | None:
         else:
             text = str(value)
             is_named = is_secret(place.rstrip("+")) and text.lower() not in {"", "true", "false", "none", "null"}
-            if is_named or redact_secrets(text) != text:
+            if is_named or _redact(text, own) != text:
                 return place
     return None
 
 
 def explain_secrets(part: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield each name in a part of a recipe or patch whose value looks like a secret, and what to do instead."""
+    own = _list_own_values() if values else []
     for name, value in values.items():
-        if place := find_secret(f"{part}.{name}", value):
+        if place := _find_secret(f"{part}.{name}", value, own):
             yield name, f"{place} looks like a secret; {advise_on_secret(place)}"
 
 

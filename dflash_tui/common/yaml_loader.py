@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +20,7 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.formatting import suggest_nearest
 
-if TYPE_CHECKING:  # PyYAML takes 10 ms, which is spared where all recipes are cached
+if TYPE_CHECKING:  # PyYAML takes 10 ms, which commands without a recipe are spared
     import yaml
 
 SIZE_LIMIT = 256 * 1024
@@ -77,8 +77,17 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
 
 def parse_yaml_value(text: str) -> Any:
     """Return the value of YAML text; raise YamlError where it is not YAML, or uses what is not read here."""
-    root = compose_yaml(text)
-    return None if root is None else _build_value(root, ())
+    import yaml
+
+    events = _read_events(text)
+    begun = (yaml.StreamStartEvent, yaml.DocumentStartEvent)
+    first = next(event for event in events if not isinstance(event, begun))
+    if isinstance(first, yaml.StreamEndEvent):
+        return None
+    value = _build_value(first, events, ())
+    if another := next((event for event in events if isinstance(event, yaml.DocumentStartEvent)), None):
+        raise YamlError(_line(another), "not YAML: expected a single document")
+    return value
 
 
 def build_file_error(path: Path, steps: Sequence[str | int], what: str) -> RecipeError:
@@ -100,11 +109,30 @@ def compose_yaml(text: str) -> yaml.Node | None:
     """Return the tree of nodes of YAML text, None for an empty one; raise YamlError as `parse_yaml_value`."""
     import yaml
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for _ in _read_events(text):  # what it refuses is refused before nodes are made of it
+        pass
+    try:
+        return yaml.compose(text, Loader=_choose_loader())
+    except yaml.YAMLError as error:
+        raise _explain_yaml(error) from None
+
+
+def _choose_loader() -> Any:
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _read_events(text: str) -> Iterator[yaml.Event]:
+    """Yield the events of YAML text; raise YamlError at the first that is not read here.
+
+    A few lines of aliases can stand for gigabytes, and libyaml's own recursion has no limit.
+    """
+    import yaml
+
     depth = 0
     try:
-        # A few lines of aliases can stand for gigabytes; libyaml's own recursion has no limit.
-        for event in yaml.parse(text, Loader=loader):
+        for event in yaml.parse(text, Loader=_choose_loader()):
             if isinstance(event, yaml.AliasEvent):
                 raise YamlError(_line(event), "aliases (*name) are not supported")
             if getattr(event, "tag", None):
@@ -112,34 +140,43 @@ def compose_yaml(text: str) -> yaml.Node | None:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH_LIMIT:
                 raise YamlError(_line(event), "nested too deeply")
-        return yaml.compose(text, Loader=loader)
+            yield event
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        problem = getattr(error, "problem", None) or str(error)
-        raise YamlError(mark.line + 1 if mark else 1, f"not YAML: {' '.join(problem.split())}") from None
+        raise _explain_yaml(error) from None
+
+
+def _explain_yaml(error: Exception) -> YamlError:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    return YamlError(mark.line + 1 if mark else 1, f"not YAML: {' '.join(problem.split())}")
 
 
 def _line(part: yaml.Node | yaml.Event) -> int:
     return part.start_mark.line + 1 if part.start_mark else 1
 
 
-def _build_value(node: Any, steps: tuple[str | int, ...]) -> Any:
-    """Return the value of a node at `steps`; keys are text however they are written."""
-    if node.id == "scalar":
+def _build_value(event: Any, events: Iterator[Any], steps: tuple[str | int, ...]) -> Any:
+    """Return the value that begins with an event, at `steps`; keys are text however they are written."""
+    import yaml
+
+    if isinstance(event, yaml.ScalarEvent):
         try:
-            return node.value if node.style else _read_plain(node.value)
+            return event.value if event.style else _read_plain(event.value)
         except ValueError as error:
-            raise YamlError(_line(node), str(error), steps) from None
-    if node.id == "sequence":
-        return [_build_value(item, (*steps, index)) for index, item in enumerate(node.value)]
+            raise YamlError(_line(event), str(error), steps) from None
+    if isinstance(event, yaml.SequenceStartEvent):
+        items: list[Any] = []
+        while not isinstance(item := next(events), yaml.SequenceEndEvent):
+            items.append(_build_value(item, events, (*steps, len(items))))
+        return items
     values: dict[str, Any] = {}
-    for key, value in node.value:
-        if key.id != "scalar":
+    while not isinstance(key := next(events), yaml.MappingEndEvent):
+        if not isinstance(key, yaml.ScalarEvent):
             raise YamlError(_line(key), "expected a word as a key, not a list or a mapping", steps)
         name = str(key.value)
         if name in values:  # YAML lets the last of two equal keys win silently; a recipe with both is a mistake
             raise YamlError(_line(key), "given twice", (*steps, name))
-        values[name] = _build_value(value, (*steps, name))
+        values[name] = _build_value(next(events), events, (*steps, name))
     return values
 
 

@@ -2,7 +2,7 @@
 
 Of a very large file the beginning and the end are read; a pipe may go on without an end, or send nothing. What wraps a
 log is recognised by its first lines: compose's `vllm-1  | `, the stamps of docker and Kubernetes, journalctl's host and
-unit, Docker's own files of JSON, one within the other; else any prefix of one shape before vLLM's stamps.
+unit, Docker's own files of JSON, one within the other.
 A posted log is not trusted, and a line may have a megabyte: no pattern looks back and forth in it.
 """
 
@@ -15,7 +15,6 @@ import select
 import stat
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -39,11 +38,6 @@ _WRAPPERS = tuple(
         rb"> ?",  # a quotation
     )
 )
-_OWN = re.compile(
-    rb"(?:\([^()\n]{0,80}pid=\d+[^()\n]{0,80}\) ?|\[rank\d+\]: ?)*"
-    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
-)
-_LONGEST_HEAD = 80
 _JSON = re.compile(rb'^\{"log": ?"')
 _SAMPLE_LINES = 300
 _MOST_WRAPPERS = 4
@@ -96,26 +90,7 @@ def _find_wrappers(lines: bytes) -> tuple[re.Pattern[bytes], ...]:
             break
         wrappers.append(wrapper)
         sample = [wrapper.sub(b"", line) for line in sample]
-    return (*wrappers, *_find_unknown_wrapper(sample))
-
-
-def _find_unknown_wrapper(sample: list[bytes]) -> tuple[re.Pattern[bytes], ...]:
-    """Return the unknown prefix that most lines have before vLLM's own stamp: the same but for numbers and blanks."""
-    heads = [line[: own.start()] for line in sample if (own := _OWN.search(line))]
-    shapes = Counter(_describe_shape(head) if head else b"" for head in heads if len(head) <= _LONGEST_HEAD)
-    shape, count = shapes.most_common(1)[0] if shapes else (b"", 0)
-    wrapper = re.compile(rb"(?m)^" + shape)
-    is_common = count >= _LEAST_SHARE * len(heads) and _share_of(wrapper, sample) >= _LEAST_SHARE
-    return (wrapper,) if shape and is_common else ()
-
-
-def _describe_shape(head: bytes) -> bytes:
-    """Return a pattern of what has other numbers and blanks; numbers may be set flush right."""
-    if head.isspace():
-        return head
-    inner = re.sub(rb"\d+(?:\\?[.:,/-]\d+)*", lambda _: rb"\d++(?:[.:,/-]\d++)*+", re.escape(head.strip()))
-    inner = re.sub(rb"(?:\\?[ \t])+", lambda _: rb"[^\S\n]++", inner)
-    return rb"[^\S\n]*+" + inner + head[len(head.rstrip()) :]  # the blanks after that may be of a traceback
+    return tuple(wrappers)
 
 
 def _read_json_line(line: bytes) -> bytes:

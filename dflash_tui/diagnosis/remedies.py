@@ -14,9 +14,9 @@ import msgspec
 from packaging.version import Version
 
 from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis
-from dflash_tui.planning import releases
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.planning.serve_flags import RESERVED_FLAGS as _SET_BY_US
 from dflash_tui.vllm_output.known_failures import find_fixing_release
@@ -29,7 +29,7 @@ _PINNED = {"architecture", "missing_module", "wrong_build", "driver_old", "spec_
 _AGAIN = {"killed", "engine_killed", "worker_died", "terminated", "oom_killed", "hub_down", "gpu_fault", "open_files"}
 _OF_MACHINE = {"killed", "terminated", "hub_down", "hub_offline", "gated", "port_in_use", "memory_taken"}
 # What of a request changes the recipe's set-up; the others choose a machine, a port or a set-up that it has.
-_CHANGES = ("mode", "method", "num_speculative_tokens", "vllm", "engine")
+_CHANGES = ("mode", "method", "num_speculative_tokens", "set_up", "streams", "vllm", "engine")
 _TRITON = {"attention_images", "attention_dtype", "attention", "device_fault", "crashed"}
 
 
@@ -105,9 +105,13 @@ def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
     if kind in _PATCHED and (disabled := tuple(f"patches.{name}" for name in plan.disabled_patches)):
         yield Remedy("with the patches that --set disabled", LaunchChanges(removed_settings=disabled))
     if fixed_in and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(fixed_in):
-        newer = min((v for v in releases.load_releases() if Version(v) >= Version(fixed_in)), key=Version, default=None)
+        newer = min(
+            (v for v in recipe_loader.load_releases() if Version(v) >= Version(fixed_in)), key=Version, default=None
+        )
         if newer:
             yield Remedy(f"vLLM {newer}", LaunchChanges(vllm=newer, removed=("engine",)))
+    if plan.set_up is SetUp.FAST:
+        yield Remedy("the published set-up", LaunchChanges(set_up=SetUp.PUBLISHED))
     models = tuple(name for name in ("target.model", "drafter.model") if name in request.settings)
     if kind in {"not_found", "hub_offline", "gated", "spec_width", "spec_mask", "architecture", "weights"} and models:
         other_method = ("method",) if "drafter.model" in models and request.method else ()

@@ -104,19 +104,7 @@ def _check_space(repo: str, missing: int) -> None:
 
 
 async def _fetch_files(model: ModelAvailability, cancelled: threading.Event) -> None:
-    limit = asyncio.Semaphore(_AT_ONCE)
-
-    async def fetch(file: HubFile) -> None:
-        async with limit:
-            await asyncio.wrap_future(start_daemon(lambda: _fetch_file(model, file, cancelled)))
-
-    await asyncio.gather(*map(fetch, model.files))
-
-
-def _fetch_file(model: ModelAvailability, file: HubFile, cancelled: threading.Event) -> None:
     from huggingface_hub.utils import tqdm
-
-    hub = model_hub.open_hub()
 
     class Bar(tqdm):
         """A progress bar that ends the download when it is cancelled; none is drawn."""
@@ -127,13 +115,22 @@ def _fetch_file(model: ModelAvailability, file: HubFile, cancelled: threading.Ev
                 raise _Cancelled
             super().update(n)
 
-    if cancelled.is_set():
-        return
-    if file.large and file.size and file.size <= _HTTP_LIMIT:
-        _fetch_blob(model, file, Bar)
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def fetch(file: HubFile) -> None:
+        async with limit:
+            await asyncio.wrap_future(start_daemon(partial(_fetch_file, model, file, Bar)))
+
+    await asyncio.gather(*map(fetch, model.files))
+
+
+def _fetch_file(model: ModelAvailability, file: HubFile, bar: type[tqdm]) -> None:
+    hub = model_hub.open_hub()
+    if file.large and file.size <= _HTTP_LIMIT:
+        _fetch_blob(model, file, bar)
     kind, name = model_hub.split_repository(model.repo)
     hub.hf_hub_download(
-        name, file.name, repo_type=kind, revision=model.revision, cache_dir=model_hub.hub_cache_folder(), tqdm_class=Bar
+        name, file.name, repo_type=kind, revision=model.revision, cache_dir=model_hub.hub_cache_folder(), tqdm_class=bar
     )
 
 
@@ -158,7 +155,7 @@ def _fetch_blob(model: ModelAvailability, file: HubFile, bar: type[tqdm]) -> Non
         if blob.exists():
             return
         part = blob.with_name(f"{file.etag}.incomplete")
-        _complete(part, url, headers, file.size or 0, bar)
+        _complete(part, url, headers, file.size, bar)
         with part.open("rb") as written:
             digest = hashlib.file_digest(written, "sha256").hexdigest()
         if digest != file.etag:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,6 +19,7 @@ from dflash_tui.machine.process_environment import build_helper_environment
 
 IMPORT_TIMEOUT = 180.0  # importing vLLM took 13 s on two CPU cores and 25 s on a fresh GPU machine
 _HINT = "reinstall it"
+_INTERVAL = 0.05
 T = TypeVar("T")
 
 
@@ -25,40 +27,7 @@ class Cancelled(DflashError):
     """The caller was cancelled, so the script was not run to its end."""
 
 
-class _ScriptRunner:
-    """Starts the script that one caller waits for; once the caller is cancelled, it starts none any more."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._cancelled = False
-
-    def start(self, argv: list[str], env: dict[str, str], folder: str) -> subprocess.Popen[bytes]:
-        with self._lock:
-            self.check()
-            self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env, cwd=folder
-            )
-            return self._process
-
-    def end(self) -> None:
-        """End the script that was started, if it has not ended."""
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-
-    def check(self) -> None:
-        if self._cancelled:
-            raise Cancelled("it was cancelled")
-
-    def cancel(self) -> None:
-        with self._lock:
-            self._cancelled = True
-            if self._process and self._process.returncode is None:
-                self._process.kill()
-
-
-_runner: ContextVar[_ScriptRunner | None] = ContextVar("runner", default=None)
+_cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 
 
 async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
@@ -66,21 +35,19 @@ async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
 
     In the thread `run_script` then raises `Cancelled`, so that whatever was to follow is not done.
     """
-    runner = _ScriptRunner()
-    token = _runner.set(runner)  # a thread is given the context of the task that starts it
+    ended = threading.Event()
+    token = _cancelled.set(ended)  # a thread is given the context of the task that starts it
     try:
         return await asyncio.to_thread(work)
-    except asyncio.CancelledError:
-        runner.cancel()
-        raise
     finally:
-        _runner.reset(token)
+        ended.set()
+        _cancelled.reset(token)
 
 
 def raise_if_cancelled() -> None:
     """Raise `Cancelled` when the caller of this thread was cancelled; for loops that wait by themselves."""
-    if runner := _runner.get():
-        runner.check()
+    if (cancelled := _cancelled.get()) and cancelled.is_set():
+        raise Cancelled("it was cancelled")
 
 
 def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapping[str, str] | None = None) -> bytes:
@@ -92,26 +59,38 @@ def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapp
         EngineError: it fails, or takes longer than `timeout` seconds.
         Cancelled: the caller was cancelled.
     """
-    runner = _runner.get() or _ScriptRunner()
+    raise_if_cancelled()
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
-        answer = Path(folder) / "answer.json"
+        answer, errors = Path(folder) / "answer.json", Path(folder) / "stderr"
         # Nothing is written into an environment that is only looked at, not even byte code.
         quiet = {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        argv = [str(word) for word in (python, paths.engine_script(script), answer, *words)]
-        try:  # whenever a signal comes, in between as well
-            process = runner.start(argv, build_helper_environment() | quiet | dict(env or {}), folder)
-            _, stderr = process.communicate(timeout=timeout)
+        argv = [str(word) for word in (python, paths.PACKAGE_ROOT / "in_engine" / script, answer, *words)]
+        try:
+            with errors.open("wb") as stderr:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    env=build_helper_environment() | quiet | dict(env or {}),
+                    cwd=folder,
+                )
         except OSError as error:
             limit = explain_resource_limit(error)
             raise _script_error(python, words, str(error), hint=limit.hint if limit else _HINT) from None
-        except subprocess.TimeoutExpired:
-            raise _script_error(python, words, f"no answer within {timeout:.0f} s") from None
+        deadline = time.monotonic() + timeout
+        try:
+            while process.poll() is None:
+                raise_if_cancelled()
+                if time.monotonic() > deadline:
+                    raise _script_error(python, words, f"no answer within {timeout:.0f} s")
+                time.sleep(_INTERVAL)
         finally:
-            runner.end()
-        runner.check()
+            process.kill()
+            process.wait()
         if process.returncode == 0:
             return answer.read_bytes()
-        raise _script_error(python, words, join_last_lines(stderr.decode(errors="replace"), 1))
+        raise _script_error(python, words, join_last_lines(errors.read_text(errors="replace"), 1))
 
 
 def _script_error(python: Path, words: tuple[str, ...], evidence: str, hint: str = _HINT) -> EngineError:

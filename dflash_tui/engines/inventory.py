@@ -331,7 +331,7 @@ def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     names = frozenset(flag.removeprefix("--") for flag in options.flags)
     mistakes = serve_flags.find_mistakes(plan.vllm, plan.argv[3:], names)
     flags = serve_flags.read_flags(names, plan.argv[3:])
-    mistakes += serve_flags.explain_some([*_find_wrong_choices(flags, options)], str, "values that it refuses")
+    mistakes += _find_wrong_choices(flags, options)
     if keys := flags.get(_SPECULATION):
         mistakes += _find_key_mistakes(keys[0], options, plan.vllm)
     if options.refusal and not mistakes:
@@ -348,9 +348,9 @@ def _find_wrong_choices(flags: Mapping[str, Sequence[str]], options: ServeOption
 
 
 def _find_key_mistakes(value: str, options: ServeOptions, vllm: str) -> list[str]:
-    def explain(key: str) -> str:
-        hint = suggest_nearest(key, options.speculation, ", did you mean {}?")
-        return f"vLLM {vllm} has no key {key} in --{_SPECULATION}{hint}"
-
-    unknown = [key for key in json.loads(value) if key not in options.speculation]
-    return serve_flags.explain_some(unknown, explain, "keys that it does not have")
+    known = options.speculation
+    return [
+        f"vLLM {vllm} has no key {key} in --{_SPECULATION}{suggest_nearest(key, known, ', did you mean {}?')}"
+        for key in json.loads(value)
+        if key not in known
+    ]

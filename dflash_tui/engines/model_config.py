@@ -77,6 +77,11 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
     """
     model = await model_hub.look_up_model(name, revision)
     config = await _read_config(model)
+    if model.folder and model_hub.has_broken_index(Path(model.folder)):
+        raise DflashError(
+            f"{name} is not whole: its {_INDEX} cannot be read, or names files that are not there",
+            hint="copy or download the model again",
+        )
     size = model.total_bytes / _GIGABYTE if model.total_bytes else None
     if not is_served:
         return read_checkpoint(name, config, gated=model.gated, size_gb=size)
@@ -206,7 +211,7 @@ def _list_candidates(model: str, hub: HfApi) -> dict[str, bool]:
 
 
 async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
-    """Return what a repository's config.json makes of it; None where it is no drafter, or nothing tells."""
+    """Return what a repository's config.json makes of it; None where it is no drafter, or that is unknown."""
     try:
         config = _CONFIG.decode(await model_hub.fetch_small_file(name, "main", "config.json"))
     except HubAccessError as error:

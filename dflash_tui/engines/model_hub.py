@@ -46,8 +46,8 @@ class HubFile(msgspec.Struct, frozen=True):
     """A file of a repository on the hub."""
 
     name: str
-    size: int | None
-    """Its bytes; None when the hub does not say."""
+    size: int = 0
+    """Its bytes."""
     etag: str = ""
     """The name of its blob in the cache."""
     large: bool = False
@@ -94,7 +94,7 @@ def select_weight_files(names: Iterable[str]) -> set[str]:
 def list_loaded_files(folder: Path) -> dict[str, Path]:
     """Return the files of a model's folder that vLLM loads, by their names in it."""
     files = {str(path.relative_to(folder)): path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file()}
-    return {file.name: files[file.name] for file in select_loaded_files(HubFile(name, None) for name in sorted(files))}
+    return {file.name: files[file.name] for file in select_loaded_files(map(HubFile, sorted(files)))}
 
 
 def repository_folder(repo: str) -> Path:
@@ -123,7 +123,7 @@ def snapshot_folder(repo: str, commit: str) -> Path:
 def has_all_files(repo: str, commit: str, files: Iterable[HubFile]) -> bool:
     """Whether the snapshot holds every one of `files` in full."""
     at = snapshot_folder(repo, commit)
-    return all(file.size is not None and measure_file(at / file.name) == file.size for file in files)
+    return all(measure_file(at / file.name) == file.size for file in files)
 
 
 def is_whole_snapshot(at: Path) -> bool:
@@ -138,6 +138,11 @@ def is_whole_snapshot(at: Path) -> bool:
     # Without their index, numbered shards do not tell whether they are all there.
     complete = needed <= names if needed else not any("-of-" in name for name in weights)
     return complete and bool(weights) and "config.json" in names
+
+
+def has_broken_index(at: Path) -> bool:
+    """Whether a model's folder has an index of weights that cannot be read, or that names files which are not there."""
+    return (at / _INDEX).is_file() and not is_whole_snapshot(at)
 
 
 def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile]) -> int:
@@ -343,7 +348,6 @@ class ModelAvailability(msgspec.Struct, frozen=True):
     """The repository, or a folder."""
     revision: str
     access: Access
-    """Whether the user may download it."""
     detail: str = ""
     """The evidence for `access`, free of any token."""
     commit: str | None = None
@@ -351,13 +355,12 @@ class ModelAvailability(msgspec.Struct, frozen=True):
     total_bytes: int | None = None
     """The bytes of the files that vLLM loads."""
     cached_bytes: int = 0
-    """How many of them are in the cache."""
     missing_bytes: int | None = None
     complete: bool = False
-    """Whether all files that vLLM loads are in the cache."""
+    """Whether all of these files are in the cache."""
     folder: str | None = None
     files: tuple[HubFile, ...] = ()
-    """The files that vLLM loads; empty when the hub was not asked or did not say."""
+    """These files; empty when the hub was not asked."""
 
 
 async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
@@ -391,7 +394,7 @@ def list_files(info: ModelInfo | DatasetInfo) -> Iterable[HubFile]:
     """Return the files of a repository."""
     for file in info.siblings or ():
         lfs = file.lfs
-        yield HubFile(file.rfilename, file.size, lfs.sha256 if lfs else file.blob_id or "", large=lfs is not None)
+        yield HubFile(file.rfilename, file.size or 0, lfs.sha256 if lfs else file.blob_id or "", large=lfs is not None)
 
 
 def describe_files(
@@ -399,20 +402,17 @@ def describe_files(
 ) -> ModelAvailability:
     """Return what of these files of a repository is in the cache."""
     commit, gated = info.sha or "", bool(info.gated)
-    sizes = [file.size for file in files if file.size is not None]
-    known = len(sizes) == len(files)
-    cached = measure_cached_bytes(repo, commit, files)
-    complete = known and has_all_files(repo, commit, files)
+    total, cached = sum(file.size for file in files), measure_cached_bytes(repo, commit, files)
+    complete = has_all_files(repo, commit, files)
     return ModelAvailability(
         repo,
         revision,
         Access.GRANTED if gated or info.private else Access.OPEN,
-        "" if known else "the hub does not say how large its files are",
         commit=commit,
         gated=gated,
-        total_bytes=sum(sizes) if known else None,
+        total_bytes=total,
         cached_bytes=cached,
-        missing_bytes=sum(sizes) - cached if known else None,
+        missing_bytes=total - cached,
         complete=complete,
         folder=str(snapshot_folder(repo, commit)) if complete else None,
         files=files,

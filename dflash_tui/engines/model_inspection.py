@@ -1,8 +1,8 @@
 """Have an engine inspect the models of a plan before its server does, so that the server finds what it needs to know.
 
 vLLM imports itself once more for the target's class and once for the drafter's, to learn a few booleans of each, and
-keeps them in its cache root until the source of the class changes. Which files that hangs on is kept here, with their
-digests, so that an engine that has nothing to do is not even started.
+keeps them in its cache root. The digests of these files are kept here, so that an engine that has nothing to do is not
+even started.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DRAFTERS = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What came of one model: the files that the result depends on, or why there is none."""
+    """What came of one model: the file that has the result, or why there is none."""
 
-    files: tuple[str, ...] = ()
+    entry: str = ""
     error: str = ""
 
 
@@ -50,7 +50,8 @@ def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
 def list_uninspected(plan: Plan, engine: Engine) -> list[tuple[str, ...]]:
     """Return the architectures of the plan that a server of this engine would have to inspect."""
     models = _read_record(plan, engine)
-    return [names for names in list_architectures(plan) if not _holds(models.get(_key(names), {}))]
+    kept = {key for key, (entry, digest) in models.items() if digest and _digest(entry) == digest}
+    return [names for names in list_architectures(plan) if " ".join(names) not in kept]
 
 
 def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str, ...]]) -> None:
@@ -70,9 +71,9 @@ def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str
     )
     outcomes = _decoder.decode(answer)
     models = _read_record(plan, engine) | {
-        _key(names): {file: _digest(Path(file)) for file in outcome.files}
+        " ".join(names): (outcome.entry, _digest(outcome.entry))
         for names, outcome in zip(architectures, outcomes, strict=True)
-        if outcome.files
+        if outcome.entry
     }
     private_files.ensure_private_folder(_record_path(plan, engine).parent)
     private_files.replace_private_file(_record_path(plan, engine), msgspec.json.encode(models))
@@ -97,24 +98,16 @@ def _list_names(config: dict[str, Any], *, drafts: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *prefixed, *own]))
 
 
-def _holds(digests: dict[str, str]) -> bool:
-    return bool(digests) and all(_digest(Path(file)) == digest for file, digest in digests.items())
-
-
-def _digest(path: Path) -> str:
+def _digest(file: str) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:
         return ""
 
 
-def _key(names: Sequence[str]) -> str:
-    return " ".join(names)
-
-
-def _read_record(plan: Plan, engine: Engine) -> dict[str, dict[str, str]]:
-    """Return what an engine knows in a cache root: by model, the digest of each file that it hangs on."""
-    return untrusted_json.read_own_json(_record_path(plan, engine), dict[str, dict[str, str]]) or {}
+def _read_record(plan: Plan, engine: Engine) -> dict[str, tuple[str, str]]:
+    """Return what an engine knows in a cache root: by model, the file that has it, and its digest."""
+    return untrusted_json.read_own_json(_record_path(plan, engine), dict[str, tuple[str, str]]) or {}
 
 
 def _record_path(plan: Plan, engine: Engine) -> Path:

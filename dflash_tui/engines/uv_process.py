@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import uv
@@ -107,7 +106,7 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
             progress.line(lines[-1])
         out = await output
         if await process.wait() != 0:
-            raise build_install_error(progress, argv, lines, recorded)
+            raise _explain_failure(progress, argv, lines, recorded)
         return out.decode(errors="replace")
     finally:
         output.cancel()
@@ -116,10 +115,7 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
             await processes.end_group(process, _END_PATIENCE)
 
 
-def build_install_error(progress: InstallProgress, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
-    """Return what kept uv from installing something, by the lines of its stderr, and what to do about it."""
-    if mismatch := explain_mismatch("\n".join(lines), recorded):
-        return mismatch
+def _explain_failure(progress: InstallProgress, argv: list[str], lines: list[str], recorded: Path) -> EngineError:
     first = next((i for i, line in enumerate(lines) if re.match(r"\s*(?:error:|×)", line)), max(0, len(lines) - 6))
     evidence = join_clean_lines("\n".join(lines[first : first + 8]))
     words = f"uv {' '.join(argv[:2])}: {', '.join(progress.packages)}"
@@ -134,18 +130,7 @@ def build_uv_environment() -> dict[str, str]:
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
         if ours not in env and env.get(pips):
             env[ours] = env[pips]
-    if "UV_FIND_LINKS" not in env and (links := _pip_find_links()):
-        env["UV_FIND_LINKS"] = links
     return env
-
-
-@cache
-def _pip_find_links() -> str:
-    """Return the wheel folder in pip's configuration, which uv does not read; empty when there is none."""
-    argv = [sys.executable, "-P", "-m", "pip", "config", "get", "global.find-links"]
-    env = build_helper_environment(*PACKAGE_INDEXES)
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd="/")
-    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def wheel_folder_has_torch() -> bool:
@@ -183,6 +168,8 @@ _ADVICE = (
 
 def advise_on_install_error(evidence: str, recorded: Path) -> str:
     """Return what to do about an error of uv: of the first signs in it that are known."""
+    if "Hash mismatch" in evidence and recorded.exists():
+        return f"the file is not that of the first installation: find out who changed it; if you did: rm {recorded}"
     if advice := next((advice for signs, advice in _ADVICE if re.search(signs, evidence, re.IGNORECASE)), ""):
         return advice
     if recorded.exists():
@@ -194,8 +181,6 @@ def advise_on_install_error(evidence: str, recorded: Path) -> str:
 
 
 FOLDER = "locked"
-_MISMATCH = re.compile(r"Hash mismatch for `([^`]{1,200})`\s+Expected:(.+?)Computed:\s+(\w+:\w+)", re.DOTALL)
-_MOST_HASHES = 3
 
 
 def lock_file(folder: Path) -> Path:
@@ -230,20 +215,3 @@ def record_lock(folder: Path, lock: Path) -> None:
     recorded = lock_file(folder)
     private_files.ensure_private_folder(recorded.parent)
     private_files.replace_private_file(recorded, lock.read_bytes())
-
-
-def explain_mismatch(stderr: str, recorded: Path) -> EngineError | None:
-    """Return the error for a package with another hash than expected; None when that is not what uv says."""
-    match = _MISMATCH.search(stderr)
-    if match is None:
-        return None
-    package, expected, computed = match[1], match[2].split(), match[3]
-    more = f" or {len(expected) - _MOST_HASHES} others" if len(expected) > _MOST_HASHES else ""
-    evidence = f"expected {' or '.join(expected[:_MOST_HASHES])}{more}, got {computed}"
-    if recorded.exists():
-        what = f"{package} differs from the file that was installed the first time, so nothing was installed"
-        hint = f"find out who changed it; if you did: rm {recorded}, and run the same command again"
-    else:
-        what = f"{package} does not have the hash that it must have, so nothing was installed"
-        hint = "try again, perhaps with another mirror (UV_DEFAULT_INDEX); if it persists, tell who runs the index"
-    return EngineError(what, evidence=evidence, hint=hint)

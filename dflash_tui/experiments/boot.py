@@ -29,7 +29,7 @@ from dflash_tui.experiments import boot_server, store
 from dflash_tui.experiments.analysis.answers import PromptKey, locate_difference
 from dflash_tui.experiments.boot_server import BootServer
 from dflash_tui.experiments.design import AnswerCheck, Boot, BootBegan, Design, KeptAnswer, RequestMeasured
-from dflash_tui.launch import restarts
+from dflash_tui.launch import session
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer
 from dflash_tui.monitoring.startup_history import MedianSeconds, summarize_steps
@@ -193,7 +193,7 @@ class _Watch(NamedTuple):
         deadline = time.monotonic() + timeout
         while state.health is not Health.WARM or state.ready_at is None:
             await self._pause()
-            if why := restarts.explain_failed_fork(self.run, state, time.time()):
+            if why := session.explain_failed_fork(self.run, state, time.time()):
                 environments.remember_failed_measure(Path(self.run.plan.unpatched_folder), FORK, why)
                 raise _BootFailed(why)
             if time.monotonic() > deadline:

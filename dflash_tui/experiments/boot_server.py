@@ -21,10 +21,11 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.events import GpusSampled, Preparing, RankSampled, decode_recorded
 from dflash_tui.experiments.design import Arm, Boot, Conditions, HostFacts
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import gpus, nvml, process_environment, system
 from dflash_tui.peers import cluster_launch, keeper
-from dflash_tui.peers.connection import PeerConnection, RankChecked, open_connection
+from dflash_tui.peers.cluster_launch import ServerHosts
+from dflash_tui.peers.connection import PeerConnection, open_connection
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
@@ -67,13 +68,12 @@ class BootServer:
     ) -> Run:
         """Check and prepare all hosts, launch the server there, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
-        async with cluster_launch.open_peers(plan.relaunch_request.peers) as peers:
-            _require_same_link(plan, peers)
-            self._memory = {peer.host: peer.greeting.memory_available for peer in peers}
-            checks, survey = await cluster_launch.check_and_survey(planned, peers)
-            checks.raise_failed(offer_force=False)
-            self.hosts = _describe_hosts(planned, peers, survey.answers)
-            run = self._run = await cluster_launch.launch_over_hosts(LaunchJob(planned), peers, report)
+        async with cluster_launch.open_hosts(plan.relaunch_request.peers) as hosts:
+            _require_same_link(plan, hosts.peers)
+            self._memory = {peer.host: peer.greeting.memory_available for peer in hosts.peers}
+            (await hosts.check(planned))[0].raise_failed(offer_force=False)
+            self.hosts = _describe_hosts(planned, hosts)
+            run = self._run = await hosts.launch(planned, report)
         return run
 
     async def stop(self) -> list[str]:
@@ -104,9 +104,7 @@ def _require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
         raise UsageError(what, evidence=f"then {ends[0]}, now {ends[1]}", hint="begin a new one")
 
 
-def _describe_hosts(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], answers: Sequence[RankChecked]
-) -> tuple[HostFacts, ...]:
+def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFacts, ...]:
     """Return what each other host is and runs, from rank 1 on, without secrets."""
     cluster = planned.plan.cluster
     ends = cluster.hosts[1:] if cluster else ()
@@ -125,7 +123,7 @@ def _describe_hosts(
             argv=redact_argv(answer.plan.argv),
             env=_redact_env(_name_caches(planned, answer.plan)),
         )
-        for peer, answer, end in zip(peers, answers, ends, strict=True)
+        for peer, answer, end in zip(hosts.peers, hosts.answers, ends, strict=True)
     )
 
 
@@ -319,9 +317,9 @@ def measure_free_memory(plan: Plan) -> FreeMemory:
     return FreeMemory(psutil.virtual_memory().available, used)
 
 
-async def wait_for_memory_release(plan: Plan, before: FreeMemory, patience: float = _RELEASE_SECONDS) -> bool:
+async def wait_for_memory_release(plan: Plan, before: FreeMemory) -> bool:
     """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
         now = await asyncio.to_thread(measure_free_memory, plan)
         used = all(now.used.get(uuid, 0) <= amount + _NEAR_GPU for uuid, amount in before.used.items())

@@ -6,7 +6,7 @@ import math
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,9 +16,10 @@ from dflash_tui import __version__
 from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import pluralize
+from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.experiments import boot, store, variation
 from dflash_tui.experiments.analysis import measures
-from dflash_tui.experiments.design import Arm, Design
+from dflash_tui.experiments.design import Arm, BootOptions, Design, Scale, Temperature
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
@@ -42,7 +43,7 @@ _ROOM = 16_384
 _ROOM_FOR_CONTEXTS = 40_960
 
 
-class ExperimentRequest(msgspec.Struct, frozen=True):
+class ExperimentRequest(BootOptions, frozen=True):
     """What the user asked to compare. A field that is None is left to the recipe, or to what is varied."""
 
     launch: LaunchRequest
@@ -52,21 +53,44 @@ class ExperimentRequest(msgspec.Struct, frozen=True):
     honest: bool = False
     """Whether to launch each arm at least twice, so that the spread between boots is known."""
     suite: str | None = None
-    rounds: int = 1
-    scale: float | None = None
-    seed: int = 0
-    temperature: float | None = None
-    top_p: float | None = None
-    concurrency: tuple[int, ...] = (1,)
-    own_cache: bool = True
+    scale: Scale | None = None
+    temperature: Temperature | None = None
     keep_answers: bool = True
-    checks_output: bool = False
-    measures_start: bool = False
-    cold: bool = False
     prompts: int | None = None
     """How many prompts each boot answers at least, in place of `rounds`."""
     fixed: bool | None = None
     """Whether answers go on past the model's own end; without it those of random weights alone do."""
+
+
+register_type(ExperimentRequest)
+# The options of `ab` that are named otherwise than their fields: what says yes, and what says no.
+_SWITCHES = {
+    "fixed": ("--fixed", "--no-fixed"),
+    "own_cache": ("", "--keep-cache"),
+    "keep_answers": ("", "--no-answers"),
+    "measures_start": ("--measure start", ""),
+    "checks_output": ("", ""),
+}
+_TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES, "cold"} | {"fixed"}
+
+
+def add_typed_options(request: ExperimentRequest, words: str) -> ExperimentRequest:
+    """Return a request with the options of `ab` that the panel takes as `NAME=VALUE`, apart by spaces."""
+    typed = dict[str, object]()
+    for word in words.split():
+        option, _, value = word.removeprefix("--").partition("=")
+        if (name := option.replace("-", "_")) not in _TYPED:
+            raise UsageError(f"an A/B has no option {option}", hint=f"options: {', '.join(list_typed_options())}")
+        typed[name] = value.split(",") if name == "concurrency" else value
+    try:
+        return msgspec.convert(msgspec.structs.asdict(request) | typed, ExperimentRequest, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"not a value of that option: {words}", evidence=str(error)) from None
+
+
+def list_typed_options() -> list[str]:
+    """Return the options of `ab` that the panel takes, as they are typed."""
+    return sorted(name.replace("_", "-") for name in _TYPED)
 
 
 def build_experiment(
@@ -101,22 +125,17 @@ def build_experiment(
         order=variation.order_boots(len(arms), boots + filling)[:: -1 if request.checks_output else 1],
         suite=suites.make_absolute(name),
         digest=suite.digest,
-        rounds=math.ceil(request.prompts / suite.requests) if request.prompts else request.rounds,
         scale=base.bench_scale if request.scale is None else request.scale,
-        seed=request.seed,
         temperature=_choose_temperature(request, arms, varied),
-        top_p=request.top_p,
-        concurrency=request.concurrency,
-        own_cache=request.own_cache,
         levels=suite.levels,
         repeats=suite.repeats,
         keep_answers=request.keep_answers,
-        checks_output=request.checks_output,
-        measures_start=request.measures_start,
-        cold=request.cold,
         synthetic=synthetic,
         fixed=bool(synthetic) if request.fixed is None else request.fixed,
+        **{name: getattr(request, name) for name in BootOptions.__struct_fields__},
     )
+    if request.prompts:
+        design = replace(design, rounds=math.ceil(request.prompts / suite.requests))
     return replace(design, command=_format_command(design, request, boots)), resolved_recipes
 
 
@@ -145,22 +164,29 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
 
 def _format_command(design: Design, request: ExperimentRequest, boots: int) -> str:
     """Return the command line that repeats the experiment, independent of later defaults."""
-    values: dict[str, object] = {
-        "--prompts": request.prompts, "--suite": design.suite, "--scale": design.scale,
-        "--seed": design.seed,
-    }  # fmt: skip
-    if not request.checks_output:
-        streams = ",".join(map(str, design.concurrency))
-        more = {"--temperature": design.temperature, "--top-p": design.top_p, "--concurrency": streams}
-        values = {"--vary": request.vary, "--rounds": design.rounds, "--boots": boots} | values | more
-    options = [str(word) for name, value in values.items() if value is not None for word in (name, value)]
-    options += [] if request.checks_output else ["--fixed" if design.fixed else "--no-fixed"]
-    options += [] if design.own_cache else ["--keep-cache"]
-    options += [] if design.keep_answers else ["--no-answers"]
-    options += ["--measure", "start"] if design.measures_start else []
-    options += ["--cold"] if design.cold else []
-    command = ["verify", "--lossless"] if request.checks_output else ["ab"]
-    return shlex.join(["dflash-tui", *command, *request.launch.to_argv(), *options])
+    if request.checks_output:
+        options = {"prompts": request.prompts, **_list_sent(design, ("suite", "scale", "seed"))}
+        return format_options(["verify", "--lossless"], request.launch, options)
+    sent = _list_sent(
+        design, ("suite", "scale", "temperature", "fixed", "keep_answers", *BootOptions.__struct_fields__)
+    )
+    return format_options(["ab"], request.launch, {"vary": request.vary, "boots": boots, **sent})
+
+
+def _list_sent(design: Design, names: Sequence[str]) -> dict[str, object]:
+    return {name: getattr(design, name) for name in names}
+
+
+def format_options(command: Sequence[str], launch: LaunchRequest, options: Mapping[str, object]) -> str:
+    """Return a command line with a launch and options by the names of their fields; one that is None is left out."""
+    words = list[str]()
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += _SWITCHES.get(name, (option, ""))[not value].split()
+        elif value is not None:
+            words += [option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return shlex.join(["dflash-tui", *command, *launch.to_argv(), *words])
 
 
 def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
@@ -286,8 +312,8 @@ def _find_earlier_boots(design: Design) -> list[list[float]]:
 
 
 def _workload(design: Design) -> tuple[object, ...]:
-    sent = (design.digest, design.rounds, design.scale, design.fixed, design.concurrency)
-    return (*sent, design.own_cache, design.measures_start, design.cold)
+    names = {"digest", "scale", "fixed", *BootOptions.__struct_fields__} - {"seed", "top_p"}
+    return tuple(getattr(design, name) for name in sorted(names))
 
 
 def _estimate_start(arm: Arm) -> tuple[float | None, str]:

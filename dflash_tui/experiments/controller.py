@@ -192,8 +192,8 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
         return False
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with cluster_launch.open_peers(arm.request.peers) as peers:
-            report = (await cluster_launch.check_and_survey(PlannedLaunch(resolved, arm.plan), peers))[0]
+        async with cluster_launch.open_hosts(arm.request.peers) as hosts:
+            report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
         try:
             report.raise_failed(offer_force=False)
         except PreflightFailed as error:
@@ -219,5 +219,5 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
             front.show(event)
 
     for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with cluster_launch.open_peers(arm.request.peers) as peers:
-            await cluster_launch.prepare_hosts(PlannedLaunch(resolved, arm.plan), peers, show_once)
+        async with cluster_launch.open_hosts(arm.request.peers) as hosts:
+            await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)

@@ -21,6 +21,8 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.request import LaunchRequest
 
 _Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Scale = Annotated[float, Meta(gt=0, le=MOST_SCALE)]
+Temperature = Annotated[float, Meta(ge=0, le=MOST_TEMPERATURE)]
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -43,7 +45,27 @@ class Tuning(msgspec.Struct, frozen=True):
     left_out: dict[str, str] = {}
 
 
-class Design(msgspec.Struct, frozen=True):
+class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What every boot does, as `ab` takes it by options of the same names, and as the design keeps it."""
+
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
+    """How often a boot answers each prompt for each number of streams (more where few would not keep them busy)."""
+    seed: Annotated[int, Meta(ge=0, le=MOST_SEED)] = 0
+    """What the order of the prompts is shuffled by; sent with each request, too."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
+    """The numbers of requests under way at a time, one after the other."""
+    own_cache: bool = True
+    """Whether each arm has a compile cache of its own, empty at its first boot."""
+    checks_output: bool = False
+    """Whether all that is asked is if the arms answer alike; the server names the tokens of its answers then."""
+    measures_start: bool = False
+    """Whether the seconds until a server is ready are judged: nothing is sent but what makes it ready."""
+    cold: bool = False
+    """Whether the caches of its arm are emptied before every boot, not only before the first."""
+
+
+class Design(BootOptions, frozen=True):
     """What an experiment is going to do; nothing of it changes once it has begun, but a tune adds rounds."""
 
     id: str
@@ -60,19 +82,10 @@ class Design(msgspec.Struct, frozen=True):
     """The suite of prompts, by name or path; empty where two runs are set side by side."""
     digest: str
     """The SHA-256 of the suite."""
-    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
-    """How often a boot answers each prompt for each number of streams (more where few would not keep them busy)."""
-    scale: Annotated[float, Meta(gt=0, le=MOST_SCALE)] = 1.0
+    scale: Scale = 1.0
     """How many times their usual length the answers have."""
-    seed: Annotated[int, Meta(ge=0, le=MOST_SEED)] = 0
-    """What the order of the prompts is shuffled by; sent with each request, too."""
-    temperature: Annotated[float, Meta(ge=0, le=MOST_TEMPERATURE)] | None = 0.0
+    temperature: Temperature | None = 0.0
     """None is the model's own."""
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
-    """The numbers of requests under way at a time, one after the other."""
-    own_cache: bool = True
-    """Whether each arm has a compile cache of its own, empty at its first boot."""
     synthetic: str = ""
     """Why the figures say nothing about a real model, or empty."""
     command: str = ""
@@ -81,12 +94,6 @@ class Design(msgspec.Struct, frozen=True):
     repeats: bool = False
     """Whether a prefix cache answers, as the same texts are sent again."""
     keep_answers: bool = False
-    checks_output: bool = False
-    """Whether all that is asked is if the arms answer alike; the server names the tokens of its answers then."""
-    measures_start: bool = False
-    """Whether the seconds until a server is ready are judged: nothing is sent but what makes it ready."""
-    cold: bool = False
-    """Whether the caches of its arm are emptied before every boot, not only before the first."""
     fixed: bool = True
     """Whether answers go on past the model's own end (`ignore_eos`)."""
     tuning: Tuning | None = None

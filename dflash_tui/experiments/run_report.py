@@ -118,14 +118,13 @@ class Side(msgspec.Struct, frozen=True):
     design: Design | None = None
 
 
-def sides_of_report(report: ExperimentReport, name: str = "") -> list[Side]:
-    """Return the arms of an experiment as sides, or only that of a name."""
+def sides_of_report(report: ExperimentReport) -> dict[str, Side]:
+    """Return the arms of an experiment as sides, by their names."""
     design = report.design
-    return [
-        Side(f"{design.id} {arm.name}", arm.plan, tuple(boot for boot in report.boots if boot.arm == place), design)
+    return {
+        arm.name: Side(f"{design.id} {arm.name}", arm.plan, tuple(b for b in report.boots if b.arm == place), design)
         for place, arm in enumerate(design.arms)
-        if name in {"", arm.name}
-    ]
+    }
 
 
 def side_of_run(report: RunReport) -> Side:

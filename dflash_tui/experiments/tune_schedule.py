@@ -39,9 +39,8 @@ from dflash_tui.planning import patch_file, patch_selection
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.request import LaunchChanges, LaunchRequest
+from dflash_tui.planning.request import OPTION_FIELDS, LaunchRequest
 
-_FIELDS = tuple(name for name in LaunchChanges.__struct_fields__ if name in LaunchRequest.__struct_fields__)
 _SHORT = {"num_speculative_tokens": "n", "mode": ""}
 _LOADER = "load-format"
 _START_MEASURE = "start."
@@ -120,9 +119,9 @@ def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
 def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
     """Return a name for a setting: what it has that the published one has not, such as `graphs n=11`."""
     words = []
-    for name in _FIELDS:
+    for name in OPTION_FIELDS:
         value = getattr(request, name)
-        if name != "settings" and value is not None and value != getattr(published, name):
+        if value is not None and value != getattr(published, name):
             short = _SHORT.get(name, name)
             words.append(f"{short}={value}" if short else str(value))
     for name, value in request.settings.items():

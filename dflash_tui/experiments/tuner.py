@@ -19,8 +19,8 @@ from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.experiments import boot, builder, store, tune_schedule, variation
 from dflash_tui.experiments.analysis.measures import summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
-from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
-from dflash_tui.experiments.design import PUBLISHED, Design, Tuning
+from dflash_tui.experiments.builder import ExperimentRequest
+from dflash_tui.experiments.design import PUBLISHED, BootOptions, Design, Tuning
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import BOOTS_FOR_A_VERDICT, NextRound, is_faster
 from dflash_tui.experiments.variation import VariationError, Varied
@@ -29,11 +29,13 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe
+from dflash_tui.planning.recipes.recipe import PublishedFigures, Recipe, SetUp
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEFAULT_BUDGET = 1800.0
+# What `ab` alone takes an option for.
+_OF_AB = frozenset({"top_p", "own_cache", "checks_output", "measures_start", "cold"})
 
 
 class MachineTuner(NamedTuple):
@@ -82,14 +84,6 @@ def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bo
     return write_recipe(progress, tune, planned.resolved, name, overwrite=overwrite)
 
 
-class BuiltTune(NamedTuple):
-    """A tune's design, the recipe as the published setting has it, and how long a boot takes."""
-
-    design: Design
-    resolved: ResolvedRecipe
-    boot: DurationEstimate
-
-
 def build_tune(
     request: ExperimentRequest,
     *,
@@ -97,17 +91,18 @@ def build_tune(
     axes: Sequence[str] = (),
     name: str = "",
     cluster: Cluster | None = None,
-) -> BuiltTune:
-    """Return a tune of a launch: an experiment that begins with the published setting alone.
+) -> tuple[Design, list[ResolvedRecipe]]:
+    """Return the design of a tune, which begins with the published setting alone, and the recipe as that has it.
 
     `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
     matter.
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)
-    base, (resolved,) = builder.build_experiment(
-        replace(request, own_cache=False), Varied("tune", {PUBLISHED: LaunchChanges()}), cluster=cluster
-    )
+    build = partial(builder.build_experiment, replace(request, own_cache=False), cluster=cluster)
+    base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
+    if base.arms[0].plan.set_up is SetUp.FAST:  # its patch is one of the axes
+        base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
     chosen = tune_schedule.Axes(tuple(axes), {})
     if not axes:
         streams, plan = max(request.concurrency), base.arms[0].plan
@@ -126,19 +121,15 @@ def build_tune(
             evidence=f"a boot takes about {took}, {expected.source}; two take {two}",
             hint=f"--budget {-(-BOOTS_FOR_A_VERDICT * expected.seconds // 60):.0f}m has room for a first verdict",
         )
-    return BuiltTune(design, resolved, expected)
+    return design, [resolved]
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
-    values = {
-        "--budget": f"{tuning.budget:.0f}s", "--rounds": design.rounds, "--suite": design.suite,
-        "--scale": design.scale, "--seed": design.seed, "--temperature": design.temperature,
-        "--concurrency": ",".join(map(str, design.concurrency)), "--name": tuning.save_as,
-    }  # fmt: skip
-    options = [str(word) for name, value in values.items() if value is not None for word in (name, value)]
-    options.append("--fixed" if design.fixed else "--no-fixed")
-    axes_ = [word for axis in tuning.axes for word in ("--vary", axis)]
-    return shlex.join(["dflash-tui", "tune", *request.launch.to_argv(), *options, *axes_])
+    names = [name for name in BootOptions.__struct_fields__ if name not in _OF_AB]
+    names += ["suite", "scale", "temperature", "fixed"]
+    options = {"budget": f"{tuning.budget:.0f}s", **{name: getattr(design, name) for name in names}}
+    command = builder.format_options(["tune"], request.launch, options | {"name": tuning.save_as})
+    return shlex.join([*shlex.split(command), *(word for axis in tuning.axes for word in ("--vary", axis))])
 
 
 def choose_name(recipe: str) -> str:

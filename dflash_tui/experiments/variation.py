@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 from packaging.version import Version
 
 from dflash_tui.common import yaml_loader
@@ -14,9 +15,9 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
+from dflash_tui.planning import cuda_graphs, fast_set_up, patch_file, startup_optimizations
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
 
@@ -54,7 +55,7 @@ _SHARED = frozenset({
 })  # fmt: skip
 _DRAFTER = "drafter."
 _SHARED_PARTS = ("target.", _DRAFTER, "restart.", "speculation.rejection_sample_method", "speculation.synthetic_")
-_OUR_FIELDS = ("mode", "method", "num_speculative_tokens")
+_OUR_FIELDS = ("mode", "method", "num_speculative_tokens", "set_up")
 _Planner = Callable[[LaunchRequest], PlannedLaunch]
 
 
@@ -199,7 +200,9 @@ def _switch(key: str, value: str) -> bool:
 
 def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
     """Return the arms stock and ours of a launch; where it names nothing of ours, ours is what our plan offers."""
-    without = LaunchChanges(removed=_OUR_FIELDS, removed_settings=_list_our_settings(request))
+    without = LaunchChanges(
+        set_up=SetUp.PUBLISHED, removed=(*_OUR_FIELDS, "streams"), removed_settings=_list_our_settings(request)
+    )
     published = plan(request.with_changes(without))
     return Varied(
         STOCK_KEY,
@@ -210,9 +213,8 @@ def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
 def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> LaunchChanges:
     """Return what makes a launch request the bare published command: the only definition of stock."""
     unneeded = [name for name in published.plan.patches if not _needs_patch(published, name)]
-    return LaunchChanges(
-        removed=without.removed,
-        removed_settings=without.removed_settings,
+    return replace(
+        without,
         settings=startup_optimizations.ALL_OPTIMIZATIONS_OFF | {f"patches.{name}": "false" for name in unneeded},
     )
 
@@ -240,5 +242,8 @@ def _offer_changes(request: LaunchRequest, planned: PlannedLaunch, published: Pl
     named = any(getattr(ours, name) != getattr(bare, name) for name in _OUR_FIELDS)
     if named or _list_our_settings(request):
         return LaunchChanges()
-    offered = cuda_graphs.is_choice(planned.resolved, planned.plan.mode, planned.plan.num_speculative_tokens)
+    tokens = ours.num_speculative_tokens
+    if fast_set_up.find_fast_set_up(planned.resolved, tokens, request.streams):
+        return LaunchChanges(set_up=SetUp.FAST)
+    offered = cuda_graphs.is_choice(planned.resolved, ours.mode, tokens)
     return LaunchChanges(mode=Mode.GRAPHS) if offered else LaunchChanges()

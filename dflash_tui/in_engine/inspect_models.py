@@ -3,10 +3,9 @@
 A server asks a process of its own for each class, which imports everything again; here one import does for all of them.
 
 Usage: inspect_models.py FILE JSON, where JSON is a list of lists: the names that each model's architecture may have.
-The answer has for each list the files that the result depends on, or why there is none.
+The answer has for each list the file that vLLM keeps the result in, or why there is none.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -19,6 +18,7 @@ T = TypeVar("T")
 
 def inspect(names: list[str]) -> dict[str, Any]:
     """Have vLLM inspect the first of these architectures that it knows, and keep the result."""
+    from vllm import envs
     from vllm.model_executor.models.registry import ModelRegistry
 
     name = next((name for name in names if name in ModelRegistry.models), "")
@@ -28,27 +28,11 @@ def inspect(names: list[str]) -> dict[str, Any]:
     if not hasattr(model, "module_name"):
         return {"error": f"{name} is registered by a plugin"}
     model.inspect_model_cls()
-    entry = cache_folder() / f"{model.module_name}-{model.class_name}".replace(".", "-")
-    entry = entry.with_name(f"{entry.name}.json")
+    name = f"{model.module_name}-{model.class_name}".replace(".", "-")
+    entry = pathlib.Path(envs.VLLM_CACHE_ROOT) / "modelinfos" / f"{name}.json"
     if not entry.is_file():
         return {"error": f"vLLM wrote nothing to {entry}"}
-    return {"files": [str(path) for path in (entry, *source_files(model.module_name))]}
-
-
-def cache_folder() -> pathlib.Path:
-    """Return the folder that vLLM keeps what it learned in."""
-    from vllm import envs
-
-    return pathlib.Path(envs.VLLM_CACHE_ROOT) / "modelinfos"
-
-
-def source_files(module: str) -> list[pathlib.Path]:
-    """Return the files whose content decides whether a result still holds."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return []
-    path = pathlib.Path(spec.origin)
-    return sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    return {"entry": str(entry)}
 
 
 def call(function: Callable[[], T]) -> T:

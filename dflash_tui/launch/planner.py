@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.machine import gpus, system
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
-from dflash_tui.planning import cuda_graphs, memory, methods, patch_file, serve_flags
+from dflash_tui.planning import cuda_graphs, fast_set_up, memory, methods, patch_file, serve_flags
 from dflash_tui.planning.cluster import (
     Cluster,
     check_cluster,
@@ -25,14 +25,14 @@ from dflash_tui.planning.cluster import (
     count_gpus_per_host,
     find_place_on_machine,
 )
+from dflash_tui.planning.fast_set_up import FastSetUp
 from dflash_tui.planning.memory import GpuMemory, LocalModel, MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import ArmCache, Plan, PlannedModel
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan, engine_folder_for, list_models
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.recipes.settings import list_flag_settings
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe, SetUp
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_flag_settings
 from dflash_tui.planning.request import LaunchRequest, parse_settings
 from dflash_tui.planning.serve_flags import build_flag
 from dflash_tui.planning.startup_optimizations import StartConditions, list_exported
@@ -46,7 +46,7 @@ _Resolve = Callable[[Hardware | None], ResolvedRecipe]
 
 
 class PlannedLaunch(NamedTuple):
-    """A plan, and what it was made of."""
+    """A server that is to be launched: its plan, what that was made of, and how it is launched."""
 
     resolved: ResolvedRecipe
     """The recipe for this hardware, with what the user changed."""
@@ -57,12 +57,6 @@ class PlannedLaunch(NamedTuple):
     """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
     cache: ArmCache | None = None
     """The caches that an arm of an experiment has for itself; None for any other launch."""
-
-
-class LaunchJob(NamedTuple):
-    """A server that is to be launched."""
-
-    planned: PlannedLaunch
     forced: str = ""
     """Why failed checks are overruled; empty when none is."""
     replaces: str = ""
@@ -120,9 +114,10 @@ def plan_launch(
     spec = _describe_engine(engine) if engine else None
     if spec is None and request.vllm:
         spec = recipe_loader.engine_for_release(request.vllm)
-    settings = parse_settings(request.settings)
+    streams = {"max-num-seqs": request.streams} if request.streams else {}
+    settings = streams | parse_settings(request.settings)
 
-    def resolve(hardware: Hardware | None) -> ResolvedRecipe:
+    def resolve_with(settings: Mapping[str, Any], hardware: Hardware | None) -> ResolvedRecipe:
         resolved = resolution.resolve_recipe(
             recipe,
             hardware,
@@ -133,6 +128,14 @@ def plan_launch(
             settings=settings,
         )
         return _count_hosts(resolved, request.peers)
+
+    def resolve(hardware: Hardware | None) -> ResolvedRecipe:
+        resolved = resolve_with(settings, hardware)
+        fast = _choose_set_up(request, resolved)
+        if fast is None:
+            return resolved
+        changed = resolve_with(fast.settings | settings, resolved.hardware)
+        return replace(changed, mode=fast.mode, set_up=SetUp.FAST, changed=resolved.changed)
 
     place, ranks = find_place_on_machine(request.peers, rank)
     resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve, ranks)
@@ -160,6 +163,20 @@ def plan_launch(
             if not (plan.models_folder and Path(name).is_relative_to(plan.models_folder)):  # else it is built
                 serve_flags.check_model_path(name)
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
+
+
+def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe) -> FastSetUp | None:
+    """Return the fast set-up where it is asked for, or its answers were compared and nothing else is asked for."""
+    if request.set_up is SetUp.PUBLISHED:
+        return None
+    tokens = (
+        resolved.num_speculative_tokens if request.num_speculative_tokens is None else request.num_speculative_tokens
+    )
+    tokens = 0 if request.method is Method.NONE else tokens
+    if request.set_up is SetUp.FAST:
+        return fast_set_up.build_fast_set_up(resolved, tokens, request.streams)
+    fast = fast_set_up.find_fast_set_up(resolved, tokens, request.streams)
+    return fast if fast and fast.is_compared and request.mode is None else None
 
 
 def _find_files_in_target(resolved: ResolvedRecipe) -> ResolvedRecipe:

@@ -34,7 +34,7 @@ from dflash_tui.engines.patching import patched_engine, status
 from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import recipe_trust
-from dflash_tui.launch.planner import LaunchJob
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.process_environment import build_helper_environment
 from dflash_tui.planning.cluster import require_named
 from dflash_tui.planning.plan import Plan
@@ -52,7 +52,7 @@ _STATE_TEXT = {
 }
 
 
-async def prepare_and_launch(job: LaunchJob, report: Report) -> Run:
+async def prepare_and_launch(planned: PlannedLaunch, report: Report) -> Run:
     """Prepare what a launch needs, launch its server and return the run; `report` takes the events before it."""
     events: list[Preparing] = []
 
@@ -61,28 +61,28 @@ async def prepare_and_launch(job: LaunchJob, report: Report) -> Run:
             events.append(event)
         report(event)
 
-    plan, engine = job.planned.plan, await prepare_without_launch(job, record)
+    plan, engine = planned.plan, await prepare_without_launch(planned, record)
     return lifecycle.launch_server(
         plan,
         engine=f"{engine.distribution} {engine.vllm}",
         patches=await asyncio.to_thread(_list_patches, plan, engine),
         prepared=events,
-        forced=job.forced,
-        restarted_from=job.replaces,
-        far_ranks=job.far_ranks,
+        forced=planned.forced,
+        restarted_from=planned.replaces,
+        far_ranks=planned.far_ranks,
         models=await asyncio.to_thread(model_hub.describe_models, plan),
     )
 
 
-async def prepare_without_launch(job: LaunchJob, report: Report) -> Engine:
+async def prepare_without_launch(planned: PlannedLaunch, report: Report) -> Engine:
     """Do all that comes before a launch: engine, models, patches, inspection; return the engine."""
-    plan = job.planned.plan
-    engine = await make_patched_engine(plan, await prepare_engine_and_models(job, report), report)
+    plan = planned.plan
+    engine = await make_patched_engine(plan, await prepare_engine_and_models(planned, report), report)
     await _inspect_models(plan, engine, report)
     return engine
 
 
-async def prepare_engine_and_models(job: LaunchJob, report: Report) -> Engine:
+async def prepare_engine_and_models(planned: PlannedLaunch, report: Report) -> Engine:
     """Install the engine and get the models of a launch where they are missing; return the engine.
 
     It is the one that patches are still to be added to, unless that is gone and the patched one is there.
@@ -92,11 +92,11 @@ async def prepare_engine_and_models(job: LaunchJob, report: Report) -> Engine:
         UsageError: the recipe is not trusted, a host is not named, or the engine's vLLM does not know a flag.
         DflashError: the models could not be built or downloaded.
     """
-    resolved, plan = job.planned.resolved, job.planned.plan
+    resolved, plan = planned.resolved, planned.plan
     recipe_trust.require_trust(resolved.recipe, [plan])
     require_named(plan.cluster)
     engine = await install_engine(resolved.engine, plan, report)
-    await _check_flags(job, engine, report)
+    await _check_flags(planned, engine, report)
     await build_models(plan, resolved.recipe.build, engine, report)
     for model in plan.models:
         availability = await model_hub.look_up_model(model.name, model.revision)
@@ -116,9 +116,9 @@ async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine
     return await installation.install_engine(spec, folder, report)
 
 
-async def _check_flags(job: LaunchJob, engine: Engine, report: Report) -> None:
+async def _check_flags(planned: PlannedLaunch, engine: Engine, report: Report) -> None:
     """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
-    resolved, plan = job.planned.resolved, job.planned.plan
+    resolved, plan = planned.resolved, planned.plan
     seen_by_vllm = {key for key in resolved.changed if key != "host" and not key.startswith(("restart.", "start."))}
     seen_by_vllm |= {name for name in plan.start if OPTIMIZATIONS[name].flags}
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
@@ -131,7 +131,7 @@ async def _check_flags(job: LaunchJob, engine: Engine, report: Report) -> None:
             lambda: inventory.read_serve_options(engine, plan.argv[2:])
         )
     mistakes = inventory.find_flag_mistakes(plan, options)
-    if mistakes and not job.forced:
+    if mistakes and not planned.forced:
         raise UsageError(
             "this vLLM does not accept the flags of the recipe",
             evidence="; ".join(mistakes),
@@ -191,7 +191,7 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
             return
         began = time.monotonic()
         models = pluralize(len(missing), "model")
-        report(Preparing(time.time(), Step.INSPECT, f"inspecting {models}, once per engine and source of a model"))
+        report(Preparing(time.time(), Step.INSPECT, f"inspecting {models}, once per engine"))
         await engine_python.run_in_cancellable_thread(lambda: model_inspection.inspect_models(plan, engine, missing))
     except engine_python.Cancelled:
         raise

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -17,14 +17,14 @@ from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import looks_secret
-from dflash_tui.engines import model_config
+from dflash_tui.engines import model_config, model_hub
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_recipe, write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, Layer, PublishedFigures, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import check_model_path
@@ -90,7 +90,16 @@ def flatten_recipe(
 ) -> Recipe:
     """Return a setting as a recipe without layers: what profile, hardware and hand have set is its own."""
     base = resolved.recipe
+    layer: dict[str, Any] = {name: getattr(resolved, name) for name in Layer.__struct_fields__}
+    layer |= {
+        "engine": _name_engine(request, resolved),
+        "hosts": resolved.hosts if resolved.hosts > 1 else None,
+        "num_speculative_tokens": plan.num_speculative_tokens,
+        "mode": plan.mode,
+        "modes": {},
+    }
     return Recipe(
+        **layer,
         title=title,
         status=Status.EXPERIMENTAL,
         why=why,
@@ -99,24 +108,7 @@ def flatten_recipe(
         build=base.build,
         port=base.port,
         bench_scale=base.bench_scale,
-        engine=_name_engine(request, resolved),
-        target=resolved.target,
-        drafter=resolved.drafter,
         method=resolved.method,
-        weights_gb=resolved.weights_gb,
-        oldest_vllm=resolved.oldest_vllm,
-        oldest_patched=resolved.oldest_patched,
-        last_patched=resolved.last_patched,
-        defects=resolved.defects,
-        hosts=resolved.hosts if resolved.hosts > 1 else None,
-        num_speculative_tokens=plan.num_speculative_tokens,
-        speculation=resolved.speculation,
-        mode=plan.mode,
-        flags=dict(resolved.flags),
-        env=dict(resolved.env),
-        patches=resolved.patches,
-        warnings=resolved.warnings,
-        differs=resolved.differs,
         restart=resolved.restart,
         failures=base.failures,
         hardware={} if base.for_cpu else {resolved.hardware: HardwareLayer(expected=expected)},
@@ -183,9 +175,13 @@ _CPU_RECIPE = "demo-cpu"
 async def derive_from_models(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`."""
+    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
+
+    A folder gets its absolute path, since a server starts in the folder of its run.
+    """
     for name in filter(None, (target, drafter)):
         check_model_path(name)
+    target, drafter = (str(model_hub.find_local_folder(name or "") or name or "") for name in (target, drafter))
     lookups = [model_config.look_up_checkpoint(target)]
     lookups += [model_config.look_up_checkpoint(drafter, is_served=False)] if drafter else []
     checkpoints = await asyncio.gather(*lookups)

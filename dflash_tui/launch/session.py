@@ -6,22 +6,29 @@ The command line and the panel are front ends of it: they ask, show and word, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import PreflightFailed, ServerFailed, UsageError
+from dflash_tui.common.formatting import format_duration
 from dflash_tui.diagnosis import postmortem
-from dflash_tui.events import Preparing
-from dflash_tui.launch import planner, preparation, restarts, shutdown
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
-from dflash_tui.launch.preflight import runner
+from dflash_tui.diagnosis.cause import UNKNOWN
+from dflash_tui.engines import environments
+from dflash_tui.events import Phase, Preparing
+from dflash_tui.launch import planner, shutdown
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight.machine import HOW_TO_SHARE
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, RestartPolicy
+from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.startup_optimizations import FORK
+from dflash_tui.run_state.startup import detect_silence
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, reservation
 from dflash_tui.runs.run import Run
@@ -33,22 +40,20 @@ _Admitted = tuple[PlannedLaunch, Path]  # a plan whose port and GPUs are reserve
 
 
 @asynccontextmanager
-async def reserve_launch(
-    planned: PlannedLaunch, report: Callable[[str], None], *, forced: str = ""
-) -> AsyncIterator[PlannedLaunch]:
+async def reserve_launch(planned: PlannedLaunch, report: Callable[[str], None]) -> AsyncIterator[PlannedLaunch]:
     """Reserve port and GPUs of a launch until the block ends, by when its server is recorded; yield the plan with them.
 
     A port or GPU that the request does not name is replaced by a free one.
 
-    `report` takes a line when the port is another one than planned. With `forced`, the reason why failed checks are
-    overruled, GPUs are shared with a server that is starting.
+    `report` takes a line when the port is another one than planned. A forced launch shares GPUs with a server that is
+    starting.
 
     Raises:
         UsageError: the port that was asked for is not free; it says who has it.
         PreflightFailed: another server is starting on the GPUs; it says which.
         DflashError: nothing can be reserved, as on a full disk.
     """
-    admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report, forced))
+    admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report))
     try:
         admitted, path = await asyncio.shield(admission)
     except asyncio.CancelledError:
@@ -93,13 +98,13 @@ def _drop_admitted(admission: asyncio.Future[_Admitted]) -> None:
         reservation.drop_reservation(admission.result()[1])
 
 
-def _admit(planned: PlannedLaunch, report: Callable[[str], None], forced: str) -> _Admitted:
+def _admit(planned: PlannedLaunch, report: Callable[[str], None]) -> _Admitted:
     """Reserve what is planned, or plan once more around what others have, outside of the lock since that takes long."""
     for _ in range(_MAX_TRIES):
         plan = planned.plan
         with reservation.lock_reservations():
             free = lifecycle.find_free_port(plan.port)
-            claim = "" if forced else find_gpu_claim(plan)
+            claim = "" if planned.forced else find_gpu_claim(plan)
             if free == plan.port and not claim:
                 return planned, reservation.write_reservation(f"launch of {plan.recipe}", plan)
             owners = "" if free == plan.port else lifecycle.describe_passed_ports(plan.port, free)
@@ -117,7 +122,7 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim:
     again = planner.plan_launch_here(request, port=free, cluster=plan.cluster)
     if gpu_claim and again.plan.gpus == plan.gpus:
         raise _build_claimed_error(plan, gpu_claim)
-    return again
+    return again._replace(forced=planned.forced, replaces=planned.replaces)
 
 
 def _build_claimed_error(plan: Plan, claim: str, *, forcible: bool = True) -> PreflightFailed:
@@ -126,7 +131,7 @@ def _build_claimed_error(plan: Plan, claim: str, *, forcible: bool = True) -> Pr
     return PreflightFailed("it would not start", evidence=f"{cards}: {claim}", hint=f"{HOW_TO_SHARE}{anyway}")
 
 
-_INTERVAL = 0.5
+_INTERVAL = 0.25  # seconds
 
 
 class TrustQuestion(NamedTuple):
@@ -146,13 +151,13 @@ class BesideQuestion(NamedTuple):
 class LaunchBegun(NamedTuple):
     """The questions are answered, or a server is launched again: port and GPUs are reserved next."""
 
-    job: LaunchJob
+    planned: PlannedLaunch
 
 
 class LaunchPlanned(NamedTuple):
     """This is launched if the checks pass, on the port and the GPUs that are reserved."""
 
-    job: LaunchJob
+    planned: PlannedLaunch
 
 
 class ChecksMade(NamedTuple):
@@ -162,17 +167,10 @@ class ChecksMade(NamedTuple):
 
 
 class ServerLaunched(NamedTuple):
-    """The server runs, in place of an earlier run if the job names one."""
+    """The server runs, in place of an earlier run if the launch names one."""
 
     run: Run
-    job: LaunchJob
-
-
-class ForkFailed(NamedTuple):
-    """The forked engine of a server failed; it is launched again with spawn."""
-
-    run: Run
-    why: str
+    planned: PlannedLaunch
 
 
 class ServerCrashed(NamedTuple):
@@ -211,7 +209,6 @@ LaunchEvent = (
     | ChecksMade
     | Preparing
     | ServerLaunched
-    | ForkFailed
     | ServerCrashed
     | RestartDue
     | RestartRefused
@@ -245,41 +242,22 @@ class Hosts(Protocol):
     async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
         """Return the checks of a launch, and what is planned with the commands of all machines."""
 
-    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
+    async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server; `report` is called with each event of the preparation."""
 
 
 OpenHosts = Callable[[Sequence[str]], AbstractAsyncContextManager[Hosts]]
 
 
-class ThisMachine:
-    """The machine of a server that runs on one."""
-
-    async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
-        """Return what is planned."""
-        return planned
-
-    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
-        """Return the checks of a launch, and what is planned."""
-        return await runner.run_preflight(planned.resolved, planned.plan), planned
-
-    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
-        """Prepare and launch the server."""
-        return await preparation.prepare_and_launch(job, report)
-
-
-async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
+async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
     """Launch a server and watch it until it ends or `front` stops watching; launch it again where that may help.
 
     Nothing is launched when a question is answered with no.
-
-    Without names `open_hosts` yields `ThisMachine`.
 
     Raises:
         DflashError: the server cannot be launched.
         ServerFailed: it failed, and is not launched again.
     """
-    planned = job.planned
     if not await front.confirm(TrustQuestion(planned.resolved.recipe, [planned.plan])):
         return
     others = registry.list_living_servers()
@@ -287,7 +265,7 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
         return
     attempts = _Restarts(policy, front)
     while True:
-        run = await check_and_launch(job, front, open_hosts)
+        run = await check_and_launch(planned, front, open_hosts)
         state = RunState()
         try:
             why = await _watch_start(run, state, front)
@@ -296,44 +274,43 @@ async def run_server(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts, 
         else:
             if not why:
                 return
-            front.show(ForkFailed(run, why))
-            planned = await asyncio.to_thread(restarts.plan_with_spawn, run.plan)
-        job = LaunchJob(planned, job.forced, replaces=run.id)
+            again = "launching again with spawn, as the next launches of this engine will"
+            front.show(LaunchNote(f"{run.id}: {why}; {again}"))
+            spawned = await asyncio.to_thread(plan_with_spawn, run.plan)
+            planned = spawned._replace(forced=planned.forced)
+        planned = planned._replace(replaces=run.id)
 
 
-async def check_and_launch(job: LaunchJob, front: LaunchFront, open_hosts: OpenHosts) -> Run:
+async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts) -> Run:
     """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
 
     Raises:
         DflashError: it cannot be launched; nothing is left of it.
     """
     loop = asyncio.get_running_loop()
-    peers = job.planned.plan.relaunch_request.peers
+    peers = planned.plan.relaunch_request.peers
 
     def note(text: str) -> None:
         loop.call_soon_threadsafe(front.show, LaunchNote(text))
 
-    front.show(LaunchBegun(job))
-    async with open_hosts(peers) as hosts:
-        placed = await hosts.place(job.planned)
-        async with reserve_launch(placed, note, forced=job.forced) as reserved:
-            job = job._replace(planned=reserved)
-            if not peers:
-                front.show(LaunchPlanned(job))
-            report, surveyed = await hosts.check(reserved)
-            if peers:  # they say themselves what they would run
-                front.show(LaunchPlanned(job._replace(planned=surveyed)))
-            front.show(ChecksMade(report))
-            if not job.forced or not report.forcible:
-                report.raise_failed()
-            run = await hosts.launch(job, front.show)
-    front.show(ServerLaunched(run, job))
+    front.show(LaunchBegun(planned))
+    async with open_hosts(peers) as hosts, reserve_launch(await hosts.place(planned), note) as reserved:
+        if not peers:
+            front.show(LaunchPlanned(reserved))
+        report, surveyed = await hosts.check(reserved)
+        if peers:  # they say themselves what they would run
+            front.show(LaunchPlanned(surveyed))
+        front.show(ChecksMade(report))
+        if not reserved.forced or not report.forcible:
+            report.raise_failed()
+        run = await hosts.launch(reserved, front.show)
+    front.show(ServerLaunched(run, reserved))
     return run
 
 
 async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
     """Return why the forked engine of a run failed; empty when it did not."""
-    failing = asyncio.create_task(restarts.end_failed_start(run, state))
+    failing = asyncio.create_task(end_failed_start(run, state))
     try:
         await front.watch(run, state)
     except ServerFailed:
@@ -363,16 +340,16 @@ class _Restarts:
             raise failed
         self._failures.append(f"{run.id}: {failure.diagnosis.what}: {failure.diagnosis.cause}")
         now = time.monotonic()
-        if why := restarts.explain_no_restart(self._policy, state, failure.diagnosis.kind, self._at, now):
+        if why := explain_no_restart(self._policy, state, failure.diagnosis.kind, self._at, now):
             raise self._give_up(run, failed, why)
         self._front.show(ServerCrashed(run, failed))
         # Leftover processes hold memory, and maybe the port.
         await shutdown.stop_and_release_memory(run, lambda text: self._front.show(LaunchNote(text)))
-        seconds = restarts.restart_delay(self._policy, self._at, now)
+        seconds = restart_delay(self._policy, self._at, now)
         self._front.show(RestartDue(run, len(self._at) + 1, seconds, self._policy))
-        while (left := now + seconds - time.monotonic()) > 0 and not restarts.are_restarts_cancelled(run):
+        while (left := now + seconds - time.monotonic()) > 0 and not are_restarts_cancelled(run):
             await asyncio.sleep(min(left, _INTERVAL))
-        if restarts.are_restarts_cancelled(run):
+        if are_restarts_cancelled(run):
             raise self._give_up(run, failed, "it was stopped with dflash-tui stop")
         self._at.append(time.monotonic())
 
@@ -383,3 +360,91 @@ class _Restarts:
         return ServerFailed(
             f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), hint=failed.hint
         )
+
+
+MAX_DELAY = 300.0
+_CANCEL_FILE = "called-off"
+# Causes that do not lie in the plan, so that the next launch may succeed; `terminated` is intended.
+_TRANSIENT_CAUSES = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
+
+
+def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
+    """Return why a failed server is not launched again; empty when it is. Pure.
+
+    `kind` is that of its `Diagnosis`; `restarts` are times by the clock of `now`.
+    """
+    if kind == "terminated":
+        return "it was asked to stop"
+    if state.warm_at is None and kind not in _TRANSIENT_CAUSES:
+        return "it never answered a request, and would fail again for the same reason"
+    recent = [at for at in restarts if now - at < policy.within_s]
+    if len(recent) >= policy.times:
+        times = "once" if policy.times == 1 else f"{policy.times} times"
+        return f"it was already launched again {times} within {format_duration(policy.within_s)}"
+    return ""
+
+
+def restart_delay(policy: RestartPolicy, restarts: Sequence[float], now: float) -> float:
+    """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
+
+    The arguments are those of `explain_no_restart`. Pure.
+    """
+    recent = [at for at in restarts if now - at < policy.within_s]
+    return float(min(policy.wait_s * 2 ** len(recent), max(MAX_DELAY, policy.wait_s)))
+
+
+def cancel_restarts(run: Run) -> None:
+    """Record that the failed server of `run` must not be launched again, since a user stopped it."""
+    with contextlib.suppress(OSError):  # its folder may have been deleted
+        private_files.write_private_file(run.folder / _CANCEL_FILE, b"")
+
+
+def are_restarts_cancelled(run: Run) -> bool:
+    """Whether a user stopped `run` after its server had failed."""
+    return (run.folder / _CANCEL_FILE).exists()
+
+
+# A forked engine says its first line within a second; one that is spawned takes 15 to 25 s, at work.
+HUNG_SECONDS = 60.0
+_CANNOT_FORK = "forked"
+
+
+async def end_failed_start(run: Run, state: RunState) -> str:
+    """Watch a start until it is up; return why forking failed after stopping it, empty when it did not.
+
+    The caller keeps `state` up to date.
+
+    Raises:
+        DflashError: a process of the server survived SIGKILL.
+    """
+    while FORK in run.plan.start and state.up_at is None:
+        if why := explain_failed_fork(run, state, time.time()):
+            environments.remember_failed_measure(Path(run.plan.unpatched_folder), FORK, why)
+            await lifecycle.stop_server(run)
+            return why
+        if state.exit:
+            break
+        await asyncio.sleep(_INTERVAL)
+    return ""
+
+
+def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
+    """Return why a start failed that an engine process which is spawned may not fail with; empty when it did not."""
+    if FORK not in run.plan.start or state.up_at is not None:
+        return ""
+    if state.exit:
+        failure = postmortem.build_postmortem(run, state)
+        return failure.diagnosis.cause if failure and failure.diagnosis.kind == _CANNOT_FORK else ""
+    # What the server itself waits for, such as the hub, it waits for before; the engine's first line has its version.
+    if state.startup.phase is not Phase.ENGINE or "vllm" in state.startup.facts or not state.lines:
+        return ""
+    silence = detect_silence(state.startup, state.lines[-1].at, now)
+    if silence is None or not silence.warning or silence.seconds < HUNG_SECONDS:
+        return ""
+    return f"the forked engine process hung before its first line, for {format_duration(silence.seconds)}"
+
+
+def plan_with_spawn(plan: Plan) -> PlannedLaunch:
+    """Return the plan of launching the same with an engine process that is spawned."""
+    changes = LaunchChanges(settings={f"start.{FORK}": "false"})
+    return planner.plan_launch_here(plan.relaunch_request.with_changes(changes))

@@ -1,1 +1,1 @@
-"""This computer: its GPUs as the driver tells of them, processes, memory, disks."""
+"""This computer: its GPUs as the driver reports them, processes, memory, disks."""

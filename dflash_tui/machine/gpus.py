@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,6 @@ class Gpu(msgspec.Struct, frozen=True):
     index: int
     """Its number by NVML, in the order of the PCI bus; CUDA may count otherwise."""
     name: str = ""
-    """Its name by the driver, e.g. `NVIDIA H100 80GB HBM3`."""
     uuid: str = ""
     """What names it to CUDA, e.g. `GPU-8a1f…`."""
     capability: str = ""
@@ -81,24 +81,23 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
     Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
     use of all processes on all GPUs, and `source` says so.
     """
-    uses = [(card, _memory_of_processes(card, pids)) for card in cards]
-    ours = [(card, used) for card, used in uses if used is not None]
-    if ours and all(used for _, used in ours):
-        return GpuMemoryUse(sum(used for _, used in ours), sum(card.memory_total or 0 for card, _ in ours), "GPU")
-    readable_cards = [card for card in cards if card.memory_total]
-    if not readable_cards:
+    uses = {
+        card.index: sum(process.memory or 0 for process in card.processes or () if process.pid in pids)
+        for card in cards
+        if any(process.pid in pids for process in card.processes or ())
+    }
+    if uses and all(uses.values()):
+        total = sum(card.memory_total or 0 for card in cards if card.index in uses)
+        return GpuMemoryUse(sum(uses.values()), total, "GPU")
+    readable = [card for card in cards if card.memory_total]
+    if not readable:
         return None
-    used, total = (
-        sum(card.memory_used or 0 for card in readable_cards),
-        sum(card.memory_total or 0 for card in readable_cards),
-    )
-    return GpuMemoryUse(used, total, "unified, all" if readable_cards[0].unified else "GPU, all")
+    used, total = sum(card.memory_used or 0 for card in readable), sum(card.memory_total or 0 for card in readable)
+    return GpuMemoryUse(used, total, "unified, all" if readable[0].unified else "GPU, all")
 
 
 def has_driver() -> bool:
     """Whether the NVIDIA driver is installed, by its library; who has none is spared what asks it."""
-    import ctypes
-
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -162,8 +161,3 @@ def _find_gpu(gpus: Sequence[Gpu], name: str) -> Gpu:
 def _list_choices(gpus: Sequence[Gpu]) -> str:
     usable = ", ".join(f"{card.index} ({card.hardware.value}, {card.uuid})" for card in gpus if not card.trouble)
     return f"available: {usable}" if usable else "no GPU here can be used; `dflash-tui gpus` says why"
-
-
-def _memory_of_processes(card: Gpu, pids: set[int]) -> int | None:
-    amounts = [process.memory or 0 for process in card.processes or () if process.pid in pids]
-    return sum(amounts) if amounts else None

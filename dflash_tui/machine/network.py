@@ -91,20 +91,13 @@ def _read_device(folder: Path) -> RoceDevice:
     gids: dict[int, str] = {}
     for kind in port.glob("gid_attrs/types/*"):
         if kind.name.isdigit() and "v2" in _read_word(kind).lower():
-            address = _read_mapped_address(_read_word(port / "gids" / kind.name))
-            gids |= {int(kind.name): address} if address else {}
+            with suppress(ValueError):
+                if address := IPv6Address(_read_word(port / "gids" / kind.name)).ipv4_mapped:
+                    gids[int(kind.name)] = str(address)
     state = _read_word(port / "state")  # such as `4: ACTIVE`
     return RoceDevice(
         folder.name, interfaces[0] if interfaces else "", state.endswith("ACTIVE"), dict(sorted(gids.items()))
     )
-
-
-def _read_mapped_address(gid: str) -> str:
-    try:
-        mapped = IPv6Address(gid).ipv4_mapped
-    except ValueError:
-        return ""
-    return str(mapped or "")
 
 
 def _read_word(file: Path) -> str:
@@ -155,15 +148,16 @@ def choose_link(networks: Sequence[Network], hosts: Sequence[str], wanted: str =
             evidence=f"{hosts[0]} has {first}; {'; '.join(map(_describe, networks[1:], hosts[1:]))}",
             hint="give both ends of the cable an address in one subnet, or name the interface: --link NAME",
         )
-    return max(links, key=lambda link: (not link.why_sockets, not _is_link_local(link), min(e.mtu for e in link.ends)))
 
+    def rate(link: Link) -> tuple[bool, bool, int]:
+        is_link_local = ip_address(link.ends[0].address).is_link_local
+        return not link.why_sockets, not is_link_local, min(end.mtu for end in link.ends)
 
-def _is_link_local(link: Link) -> bool:
-    return ip_address(link.ends[0].address).is_link_local
+    return max(links, key=rate)
 
 
 def _list_subnets(network: Network, wanted: str) -> list[IPv4Network]:
-    places = [place for interface in network.interfaces for place in _list_places(interface)]
+    places = _list_places(network)
     if not wanted:
         return list(dict.fromkeys(place.address.network for place in places if place.address.is_private))
     named = [place for place in places if wanted in {place.interface.name, str(place.address.ip)}]
@@ -172,14 +166,16 @@ def _list_subnets(network: Network, wanted: str) -> list[IPv4Network]:
     return list(dict.fromkeys(place.address.network for place in named))
 
 
-def _list_places(interface: Interface) -> list[_Place]:
-    places = [_Place(interface, IPv4Interface(text)) for text in interface.addresses]
-    return [place for place in places if not place.address.is_loopback and place.address.network.prefixlen > 0]
+def _list_places(network: Network, subnet: IPv4Network | None = None) -> list[_Place]:
+    """Return the addresses of a host, all of them or those in a subnet, each with its interface."""
+    places = [_Place(each, IPv4Interface(text)) for each in network.interfaces for text in each.addresses]
+    usable = [place for place in places if not place.address.is_loopback and place.address.network.prefixlen > 0]
+    return [place for place in usable if subnet in {None, place.address.network}]
 
 
 def _describe(network: Network, host: str) -> str:
-    subnets = (str(place.address.network) for interface in network.interfaces for place in _list_places(interface))
-    return f"{host} has {', '.join(dict.fromkeys(subnets)) or 'none'}"
+    subnets = dict.fromkeys(str(place.address.network) for place in _list_places(network))
+    return f"{host} has {', '.join(subnets) or 'none'}"
 
 
 def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4Network) -> Link | None:
@@ -205,22 +201,12 @@ def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4N
 
 def _find_place(network: Network, subnet: IPv4Network) -> _Place | None:
     """Return where a host is in the subnet: each port of a Spark shows twice, the second half with a capital P."""
-    places = [
-        place
-        for interface in network.interfaces
-        for place in _list_places(interface)
-        if place.address.network == subnet
-    ]
+    places = _list_places(network, subnet)
     return min(places, key=lambda place: ("P" in place.interface.name, place.interface.name), default=None)
 
 
 def _list_devices(network: Network, subnet: IPv4Network) -> list[RoceDevice]:
-    names = {
-        interface.name
-        for interface in network.interfaces
-        for place in _list_places(interface)
-        if place.address.network == subnet
-    }
+    names = {place.interface.name for place in _list_places(network, subnet)}
     usable = [device for device in network.devices if device.is_active and device.interface in names]
     with_gid = [device for device in usable if _find_gid_index([device], subnet) is not None]
     return sorted(with_gid, key=lambda device: ("P" in device.name, device.name))

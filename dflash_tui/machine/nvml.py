@@ -1,25 +1,26 @@
 """Read GPUs from the NVIDIA driver through NVML; the only module that imports pynvml, which costs 80 ms.
 
-No query raises: what is not known is None. A call into the driver that hangs can neither be ended nor waited for, so
-one query runs at a time, in a daemon thread, and callers have a timeout. As long as a query hangs, others fail at once.
+What is not known is None. A call into the driver that hangs can neither be ended nor waited for, so one query runs at a
+time, in a daemon thread, and callers have a timeout.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import msgspec
+import psutil
 import pynvml
 
 from dflash_tui.common.daemon_thread import start_daemon
 from dflash_tui.machine.gpus import NO_DRIVER, Gpu, GpuProbe, GpuProcess, filter_visible_gpus
 from dflash_tui.machine.hardware import Hardware, classify_gpu
+from dflash_tui.machine.processes import read_process_name
 
 T = TypeVar("T")
 
@@ -42,8 +43,6 @@ _WHY = {
 _TROUBLE = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "GPU is lost: it has fallen off the bus; a reboot brings it back",
     pynvml.NVML_ERROR_RESET_REQUIRED: "GPU needs a reset: end what uses it and run `sudo nvidia-smi --gpu-reset`",
-    pynvml.NVML_ERROR_INSUFFICIENT_POWER: "GPU has not enough power: check its power cables",
-    pynvml.NVML_ERROR_IRQ_ISSUE: "GPU has a problem with interrupts: `sudo dmesg` says more, a reboot may help",
 }
 
 _THROTTLE = (
@@ -58,68 +57,33 @@ _THROTTLE = (
 )
 
 
-class NvmlUnavailableError(Exception):
-    """NVML cannot be queried now; the message is a sentence for the user."""
+_lock = threading.Lock()
+_running: Future[Any] | None = None
+_begin_session = cache(pynvml.nvmlInit)
 
 
-class _Driver:
-    """The session with the driver, in which one query runs at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: Future[Any] | None = None
-        self._asked_at = 0.0
-        self.in_session = False
-
-    def ask(self, query: Callable[[], T], timeout: float) -> T:
-        """Return what `query` returns, which runs in a thread of its own.
-
-        Raises:
-            NvmlUnavailableError: the driver does not work, or has not answered in time.
-        """
-        try:
-            if not self._lock.acquire(timeout=timeout):
-                raise TimeoutError
-            try:
-                if self._running and not self._running.done():
-                    raise TimeoutError
-                self._asked_at = time.monotonic()
-                running: Future[T] = start_daemon(query)
-                self._running = running
-                return running.result(timeout)
-            finally:
-                self._lock.release()
-        except TimeoutError:
-            raise NvmlUnavailableError(
-                f"the NVIDIA driver has not answered for {time.monotonic() - self._asked_at:.0f} s; "
-                "if it stays silent, look for Xid in `sudo dmesg` and reboot"
-            ) from None
-
-    def count_gpus(self) -> int:
-        """Return how many GPUs the driver shows, having begun a session if need be."""
-        try:
-            if not self.in_session:
-                pynvml.nvmlInit()
-                self.in_session = True
-            return int(pynvml.nvmlDeviceGetCount())
-        except _ERRORS as error:
-            other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
-            raise NvmlUnavailableError(_explain(error, _WHY, other)) from error
-
-
-def _explain(error: Exception, reasons: Mapping[int, str], other: str) -> str:
-    return reasons.get(getattr(error, "value", 0), other)
-
-
-_driver = _Driver()
+def _ask(query: Callable[[], T], timeout: float) -> T:
+    """Return what `query` returns in a thread of its own; raise TimeoutError while the driver does not answer it."""
+    global _running  # noqa: PLW0603 - while one query hangs, others are refused
+    if not _lock.acquire(timeout=timeout):
+        raise TimeoutError
+    try:
+        if _running and not _running.done():
+            raise TimeoutError
+        running: Future[T] = start_daemon(query)
+        _running = running
+        return running.result(timeout)
+    finally:
+        _lock.release()
 
 
 def probe_gpus(timeout: float = TIMEOUT) -> GpuProbe:
     """Return the GPUs that NVML shows now; without any, `why_none` says why and what to do."""
     try:
-        return _driver.ask(_probe, timeout)
-    except NvmlUnavailableError as error:
-        return GpuProbe(why_none=str(error))
+        return _ask(_probe, timeout)
+    except TimeoutError:
+        silent = "the NVIDIA driver does not answer; if it stays silent, look for Xid in `sudo dmesg` and reboot"
+        return GpuProbe(why_none=silent)
 
 
 def probe_visible_gpus() -> GpuProbe:
@@ -131,11 +95,8 @@ def probe_visible_gpus() -> GpuProbe:
 
 
 def read_gpus(timeout: float = TIMEOUT) -> tuple[Gpu, ...] | None:
-    """Return the GPUs as they are now, or None when the driver does not answer or does not work."""
-    try:
-        return _driver.ask(_read_all, timeout)
-    except NvmlUnavailableError:
-        return None
+    """Return the GPUs as they are now; None without any, or when the driver does not answer or does not work."""
+    return probe_gpus(timeout).gpus or None
 
 
 def find_energy_meter(uuids: Sequence[str]) -> Callable[[], float | None] | None:
@@ -145,29 +106,28 @@ def find_energy_meter(uuids: Sequence[str]) -> Callable[[], float | None] | None
 
 def read_energy(uuids: Sequence[str]) -> float | None:
     """Return the joules that these GPUs have consumed since their driver was loaded; None where one does not say."""
+
+    def add_up() -> float:
+        _begin_session()
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+        return float(sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles))) / 1000
+
     try:
-        return _driver.ask(partial(_read_energy, uuids), _ENERGY_TIMEOUT)
-    except (NvmlUnavailableError, *_ERRORS):
+        return _ask(add_up, _ENERGY_TIMEOUT)
+    except (TimeoutError, *_ERRORS):
         return None
 
 
-def _read_energy(uuids: Sequence[str]) -> float | None:
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(_driver.count_gpus())]
-    ours = [handle for handle in handles if _get(pynvml.nvmlDeviceGetUUID, handle) in uuids]
-    joules = [_get(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in ours]
-    readings = [value / 1000 for value in joules if value is not None]
-    return sum(readings) if readings and len(readings) == len(uuids) else None
-
-
 def _probe() -> GpuProbe:
-    gpus = _read_all()
+    try:
+        _begin_session()
+        gpus = tuple(map(_read_gpu, range(pynvml.nvmlDeviceGetCount())))
+    except _ERRORS as error:
+        other = f"the NVIDIA driver does not work, it answers '{error}'; see whether `nvidia-smi` works, or reboot"
+        return GpuProbe(why_none=_WHY.get(getattr(error, "value", 0), other))
     driver, cuda = _get(pynvml.nvmlSystemGetDriverVersion) or "", _get(pynvml.nvmlSystemGetCudaDriverVersion)
     why_none = "no NVIDIA GPU: the driver runs but shows none; `lspci` shows whether the machine has one"
     return GpuProbe(gpus, driver, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "", "" if gpus else why_none)
-
-
-def _read_all() -> tuple[Gpu, ...]:
-    return tuple(_read_gpu(index) for index in range(_driver.count_gpus()))
 
 
 def _read_gpu(index: int) -> Gpu:
@@ -175,7 +135,7 @@ def _read_gpu(index: int) -> Gpu:
         return _read_working(index, pynvml.nvmlDeviceGetHandleByIndex(index))
     except _ERRORS as error:
         other = f"the driver gives no access to this GPU: '{error}'; `nvidia-smi` may say more"
-        return Gpu(index, trouble=_explain(error, _TROUBLE, other))
+        return Gpu(index, trouble=_TROUBLE.get(getattr(error, "value", 0), other))
 
 
 def _read_working(index: int, handle: Any) -> Gpu:
@@ -188,8 +148,6 @@ def _read_working(index: int, handle: Any) -> Gpu:
     # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
     unified = hardware is Hardware.GB10 or total == 0
     if unified:
-        import psutil
-
         system = psutil.virtual_memory()
         total, used = system.total, system.total - system.available
     power, limit = get(pynvml.nvmlDeviceGetPowerUsage), get(pynvml.nvmlDeviceGetEnforcedPowerLimit)
@@ -254,13 +212,4 @@ def _read_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
     queries = (pynvml.nvmlDeviceGetGraphicsRunningProcesses, pynvml.nvmlDeviceGetComputeRunningProcesses)
     lists = [processes for query in queries if (processes := _get(query, handle)) is not None]
     memory = {process.pid: process.usedGpuMemory or None for processes in lists for process in processes}
-    return tuple(GpuProcess(pid, _name_process(pid), used) for pid, used in memory.items()) if lists else None
-
-
-def _name_process(pid: int) -> str:
-    import psutil
-
-    try:
-        return psutil.Process(pid).name()
-    except psutil.Error:
-        return ""
+    return tuple(GpuProcess(pid, read_process_name(pid), used) for pid, used in memory.items()) if lists else None

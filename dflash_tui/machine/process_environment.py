@@ -26,10 +26,7 @@ OPENSSH = "SSH_ASKPASS"
 
 
 def build_server_environment() -> dict[str, str]:
-    """Return our environment for a server: what to tell it is the user's, but for passwords of package indexes.
-
-    What belongs to our own Python is left out, too.
-    """
+    """Return our environment for a server, without variables of our own Python and passwords of package indexes."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -48,12 +45,7 @@ def build_own_path() -> str:
 
 
 def build_helper_environment(*needed: str) -> dict[str, str]:
-    """Return our environment for a process that helps us, without secrets.
-
-    Python in it looks for modules neither in the folder that it works in nor beside its script.
-
-    `needed` are the beginnings of names that are passed on although they are secret.
-    """
+    """Return our environment for a helper, without secrets but for variables whose names begin with one of `needed`."""
     env = {
         name: value
         for name, value in os.environ.items()

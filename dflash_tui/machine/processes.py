@@ -28,7 +28,7 @@ def read_process_identity(pid: int) -> str:
 
 @cache
 def read_boot_id() -> str:
-    """Return the id of this boot of the machine (random(4)), empty when it is not told."""
+    """Return the id of this boot of the machine (random(4)), empty when it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -133,9 +133,17 @@ def find_port_listener(port: int) -> str:
         if listener.port == port:
             if listener.pid is None:
                 return "a process of another user"
-            with contextlib.suppress(psutil.Error):
-                return f"{psutil.Process(listener.pid).name()} (pid {listener.pid})"
+            if name := read_process_name(listener.pid):
+                return f"{name} (pid {listener.pid})"
     return ""
+
+
+def read_process_name(pid: int) -> str:
+    """Return the name of a process; empty where there is none, or it may not be known."""
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return ""
 
 
 def is_running(process: psutil.Process) -> bool:
@@ -192,29 +200,18 @@ def send_signal(process: psutil.Process, number: int) -> None:
 async def end_group(process: asyncio.subprocess.Process, patience: float) -> None:
     """Tell a process that was started in a session of its own to end, with all that it has started; then kill the rest.
 
-    The signal goes to the group, so that it reaches a process that is being started as well; those that run after
-    `patience` seconds are killed. A process that has ended gets no signal: its group may be another's by now.
+    The signals go to the group, so that they reach a process that is being started as well; what runs when the first
+    one has ended, or after `patience` seconds, is killed.
     """
-    if process.returncode is not None:
+    if process.returncode is not None:  # its group may be another's by now
         return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-    others = [member for member in psutil.process_iter() if _read_group(member) == process.pid != member.pid]
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), patience)
-    # Before the wait for the leader, which has no limit and lasts while one of them holds its pipes open.
-    await asyncio.to_thread(end_processes, others, patience)
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-def _read_group(process: psutil.Process) -> int | None:
-    try:
-        return os.getpgid(process.pid)
-    except OSError:
-        return None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 # How vLLM names the processes that a server starts, by setproctitle; the kernel keeps 15 letters of that. The server

@@ -51,6 +51,20 @@ def read_system_memory(root: Path = _ROOT) -> SystemMemory:
     return SystemMemory(total, available, fields.get("Cached", 0), swap, swap - fields.get("SwapFree", 0))
 
 
+def read_memory_stall(root: Path = _ROOT) -> float | None:
+    """Return the share of the last ten seconds in which all programs waited for memory; None where Linux does not say.
+
+    They wait while pages are read from swap, or read again since the page cache had no room for them (proc(5),
+    /proc/pressure/memory).
+    """
+    try:
+        pressure = (root / "proc/pressure/memory").read_text()
+    except OSError:
+        return None
+    share = re.search(r"^full avg10=([\d.]+)", pressure, re.MULTILINE)
+    return float(share[1]) / 100 if share else None
+
+
 def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
     """Return what kind of disk `folder`, or the nearest folder above it that exists, lies on."""
     folder = paths.find_existing(folder).resolve()
@@ -81,10 +95,9 @@ def _mount(folder: Path) -> tuple[str, str]:
 
 
 def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None:
-    """Return bytes per second of reading the start of the largest file from its disk, not from memory; None without.
+    """Return the bytes per second at which the largest file is read from its disk; None without one.
 
-    Its pages are dropped from the cache first, which needs no rights and changes nothing on the disk. Three seconds
-    of a slow disk tell enough.
+    Its pages are dropped from the page cache first, which needs no rights. Reading ends after three seconds.
     """
     largest = max(files, key=lambda file: file.stat().st_size, default=None)
     if largest is None or largest.stat().st_size < _CHUNK:
@@ -99,10 +112,7 @@ def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> floa
 
 
 def release_page_cache(files: Iterable[Path]) -> int:
-    """Drop the files' pages from the page cache and return the bytes of /proc/meminfo's `Cached` that this freed.
-
-    Needs no rights: the kernel may forget clean pages of a file that one can read (posix_fadvise(2), DONTNEED).
-    """
+    """Drop the files' pages from the page cache (posix_fadvise(2), DONTNEED) and return the bytes that this freed."""
     before = read_system_memory().cached
     for path in files:
         try:

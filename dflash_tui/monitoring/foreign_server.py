@@ -226,7 +226,9 @@ async def find_foreign_servers() -> list[FoundServer]:
     A process of ours whose command names neither vLLM nor a container's port is not asked. It takes 1 s at most,
     and `KEY_VARIABLE` is sent to none.
     """
-    listeners = await asyncio.to_thread(_list_candidates)
+    candidates = await asyncio.to_thread(_list_candidates)
+    answers = await asyncio.gather(*map(_tells_version, candidates))
+    listeners = [each for each, answers in zip(candidates, answers, strict=True) if answers or _is_known(each)]
     if not listeners:
         return []
     async with bounded_http.open_client(timeout=_SEARCH_TIMEOUT) as client:
@@ -275,6 +277,25 @@ def _is_server(words: list[str]) -> bool:
     return after_program.get("vllm") == "serve" or is_module or words[0].startswith("VLLM::APIServer")
 
 
+async def _tells_version(listener: Listener) -> bool:
+    """Whether a server on a port tells its version, asked without httpx, which most starts of the panel can spare."""
+    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(_SEARCH_TIMEOUT):
+            reader, writer = await asyncio.open_connection(_LOCAL_HOSTS[listener.host], listener.port)
+            try:
+                writer.write(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return b'"version"' in await reader.readuntil(b"}")
+            finally:
+                writer.close()
+    return False
+
+
+def _is_known(listener: Listener) -> bool:
+    """Whether a server has this port by its command: one that is busy or encrypts does not answer."""
+    words = _read_command(listener)
+    return bool(words) and _is_server(words) and _read_flag(words, "--port", _DEFAULT_PORT) == str(listener.port)
+
+
 async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServer | None:
     """Return the vLLM server behind a port; None where another program answers, or none."""
     url = f"http://{format_host_and_port(_LOCAL_HOSTS[listener.host], listener.port)}"
@@ -283,9 +304,7 @@ async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServe
         async with asyncio.timeout(_SEARCH_TIMEOUT):
             await fetch_metrics(client, f"{url}/metrics")
             identity = await _read_identity(client, url)
-    # A server that is busy or encrypts does not answer; by its command it has this port.
-    is_known = bool(words) and _is_server(words) and _read_flag(words, "--port", _DEFAULT_PORT) == str(listener.port)
-    if not is_known and not identity.version:
+    if not identity.version and not _is_known(listener):
         return None
     model = identity.model or _read_flag(words, "--served-model-name") or _read_flag(words, "--model")
     model = model or _read_flag(words, "serve")

@@ -26,7 +26,17 @@ from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.sanitizer import clean_text
 from dflash_tui.common.secrets import LEFT_OUT, redact_argv, redact_prompts, redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import LineBuffer, register_type
-from dflash_tui.events import AnyEvent, Exited, HealthChanged, Recorded, RequestDone, Stopping, decode_recorded, encode
+from dflash_tui.events import (
+    OURS,
+    AnyEvent,
+    Exited,
+    HealthChanged,
+    Recorded,
+    RequestDone,
+    Stopping,
+    decode_recorded,
+    encode,
+)
 from dflash_tui.planning.plan import upgrade_record
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import LOG_NAME, Run, find_log
@@ -180,9 +190,9 @@ def measure_newest_speeds() -> dict[str, float]:
                 recorded = open_recording(run).last_recorded_events()
             except DflashError:
                 continue
-            done = [event.decode_tok_s for event in recorded if isinstance(event, RequestDone) and event.decode_tok_s]
-            if done:
-                speeds[run.plan.recipe] = statistics.median(done[-5:])
+            done = [event for event in recorded if isinstance(event, RequestDone) and event.kind not in OURS]
+            if known := [request.decode_tok_s for request in done if request.decode_tok_s]:
+                speeds[run.plan.recipe] = statistics.median(known[-5:])
     return speeds
 
 

@@ -21,7 +21,7 @@ from dflash_tui.events import (
     Recorded,
     Suspended,
 )
-from dflash_tui.machine import gpus, nvml, processes
+from dflash_tui.machine import gpus, nvml, processes, system
 from dflash_tui.machine.gpus import Gpu, GpuProcess
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -172,17 +172,15 @@ class Sampler:
             self._gpus = sample
 
     def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
-        machine = psutil.virtual_memory()
-        swapped = processes.measure_swapped_memory(self.members)
-        if cards and (use := gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members})):
-            available = machine.available if any(card.unified for card in cards) else None
-            return MemorySampled(time.time(), use.used, use.total, use.source, available, swapped)
-        if self._memory and self._memory.source != "resident":
+        use = gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members}) if cards else None
+        if use is None and self._memory and self._memory.source != "resident":
             return None  # the driver does not answer now, and another kind of memory must not appear in its place
-        available = machine.available if self._run.plan.on_cpu else None
-        return MemorySampled(
-            time.time(), processes.measure_resident_memory(self.members), machine.total, "resident", available, swapped
-        )
+        machine, swapped = psutil.virtual_memory(), processes.measure_swapped_memory(self.members)
+        used, total, source = use or (processes.measure_resident_memory(self.members), machine.total, "resident")
+        if not (self._run.plan.on_cpu or any(card.unified for card in cards or ())):
+            return MemorySampled(time.time(), used, total, source, swapped=swapped)
+        left, cached, stalled = machine.available, machine.cached, system.read_memory_stall()
+        return MemorySampled(time.time(), used, total, source, left, swapped, cached, stalled)
 
 
 class ProcessorUse(NamedTuple):

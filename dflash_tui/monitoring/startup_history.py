@@ -147,15 +147,6 @@ def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Median
     return {step: guess for step, seconds in durations.items() if (guess := _median(seconds[-MAX_STARTS:]))}
 
 
-def list_coming_steps(
-    preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds]
-) -> list[Step]:
-    """Return the steps that are still to come: a new engine needs all its patches."""
-    install = preparing.get(Step.INSTALL)
-    fresh = install is not None and (not install.done or install.at > began[Step.INSTALL])
-    return [Step.PATCHES] if fresh and Step.PATCHES in usual and Step.PATCHES not in preparing else []
-
-
 def estimate_time_to_launch(
     preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
 ) -> float | None:
@@ -166,8 +157,7 @@ def estimate_time_to_launch(
     running = [step for step, event in preparing.items() if not event.done]
     if not all(step in usual for step in running):
         return None
-    remaining = sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
-    return remaining + sum(usual[step].seconds for step in list_coming_steps(preparing, began, usual))
+    return sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
 
 
 # The parts of a start that are shown: a name, and the phases that it sums up. The first request comes after them.

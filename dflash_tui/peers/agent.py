@@ -29,7 +29,7 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner, preparation
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.monitoring import sampler
@@ -127,7 +127,7 @@ class Agent:
         """Plan the rank on this machine, and run the checks of a launch; nothing is started."""
         planned = await asyncio.to_thread(_plan_rank, order)
         _require_free(planned)
-        report = await runner.run_preflight(planned.resolved, planned.plan)
+        report = await runner.run_preflight(planned)
         side = await asyncio.to_thread(cluster_launch.describe_side, planned)
         return RankChecked(planned.plan, report.checks, side, planned.memory)
 
@@ -136,14 +136,14 @@ class Agent:
         planned, own_caches = await asyncio.to_thread(_plan_rank, order), _find_arm_caches(order)
         if own_caches and order.cache and order.cache.is_fresh:
             await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
-        await preparation.prepare_without_launch(LaunchJob(planned), self._report)
+        await preparation.prepare_without_launch(planned, self._report)
         return await asyncio.to_thread(cluster_launch.describe_side, planned)
 
     async def launch_rank(self, order: RankOrder) -> RankLaunched:
         """Launch the rank and the guard that ends it when its lease is not renewed."""
         planned = await asyncio.to_thread(_plan_rank, order)
         _require_free(planned)
-        run = await preparation.prepare_and_launch(LaunchJob(planned), self._report)
+        run = await preparation.prepare_and_launch(planned, self._report)
         keeper.write_lease(run, LEASE_SECONDS)
         keeper.start_guard(run)
         return RankLaunched(run.id)

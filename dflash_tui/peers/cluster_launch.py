@@ -24,11 +24,10 @@ from dflash_tui.common.formatting import format_gib, truncate
 from dflash_tui.engines import inventory, model_hub
 from dflash_tui.events import Preparing, Step
 from dflash_tui.launch import planner, preparation
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check, warn_check
 from dflash_tui.launch.preflight.runner import PreflightReport
-from dflash_tui.launch.session import Hosts, ThisMachine
 from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Link, LinkEnd, Network, choose_link
 from dflash_tui.peers import copies, keeper
@@ -105,13 +104,6 @@ async def find_cluster(request: LaunchRequest) -> Cluster | None:
         return build_cluster(request, peers)
 
 
-async def place_on_hosts(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> PlannedLaunch:
-    """Return what is planned, on the link that the hosts share now if it takes several."""
-    if not peers or (planned.plan.cluster and planned.plan.cluster.is_named):
-        return planned
-    return await plan_over_hosts(planned.plan.relaunch_request, peers, port=planned.plan.port)
-
-
 async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
     """Return the plan of a request, over its peers if it names any; `with_commands` each peer says its own command."""
     if not request.peers:
@@ -120,15 +112,6 @@ async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -
     async with open_peers(request.peers) as peers:
         planned = await plan_over_hosts(request, peers)
         return (await survey_ranks(planned, peers)).planned if with_commands else planned
-
-
-async def check_and_survey(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], *, thorough: bool = False
-) -> tuple[PreflightReport, Survey]:
-    """Return the checks of a launch here and on every peer, `thorough` ones for `doctor`, and what the peers said."""
-    near = await runner.run_preflight(planned.resolved, planned.plan, thorough=thorough)
-    survey = await survey_ranks(planned, peers)
-    return PreflightReport((*near.checks, *survey.checks)), survey
 
 
 async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> Survey:
@@ -311,68 +294,61 @@ _LAUNCH_SECONDS = 900.0
 _STOP_SECONDS = 40.0
 
 
-class ConnectedHosts:
-    """This machine and others, for a session."""
+class ServerHosts:
+    """The machines of a server: this one, and its peers if it has any."""
 
     def __init__(self, peers: Sequence[PeerConnection]) -> None:
-        self._peers = peers
+        self.peers = peers
+        """The other hosts, from rank 1 on."""
+        self.answers: tuple[RankChecked, ...] = ()
+        """What each of them said of itself and its rank when it was checked."""
 
     async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
-        """Return what is planned, on the link that the hosts share."""
-        return await place_on_hosts(planned, self._peers)
+        """Return what is planned, on the link that the hosts share now if it takes several."""
+        plan = planned.plan
+        if not self.peers or (plan.cluster and plan.cluster.is_named):
+            return planned
+        placed = await plan_over_hosts(plan.relaunch_request, self.peers, port=plan.port)
+        return placed._replace(forced=planned.forced, replaces=planned.replaces)
 
-    async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
-        """Return the checks of a launch on all hosts, and what is planned with their commands."""
-        report, survey = await check_and_survey(planned, self._peers)
-        return report, survey.planned
+    async def check(self, planned: PlannedLaunch, *, thorough: bool = False) -> tuple[PreflightReport, PlannedLaunch]:
+        """Return the checks on all hosts, `thorough` ones for `doctor`, and what is planned with their commands."""
+        near = await runner.run_preflight(planned, thorough=thorough)
+        survey = await survey_ranks(planned, self.peers)
+        self.answers = survey.answers
+        return PreflightReport((*near.checks, *survey.checks)), survey.planned
 
-    async def launch(self, job: LaunchJob, report: Callable[[Preparing], None]) -> Run:
-        """Prepare and launch the server on all hosts."""
-        return await launch_over_hosts(job, self._peers, report)
+    async def prepare(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> None:
+        """Install the engine and fetch the models, which takes minutes the first time; nothing is launched."""
+        if self.peers:
+            await _prepare_all(planned, self.peers, report)
+        else:
+            await preparation.prepare_engine_and_models(planned, report)
+
+    async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
+        """Launch all ranks, and the keeper that holds them together; return the run of rank 0.
+
+        When anything fails, what was launched on other hosts is stopped again.
+        """
+        far: list[FarRank] = []
+        try:
+            if self.peers:
+                await _prepare_all(planned, self.peers, report)
+                await _launch_peers(planned, self.peers, report, far)
+            run = await preparation.prepare_and_launch(planned._replace(far_ranks=tuple(far)), report)
+        except BaseException:
+            await asyncio.shield(_stop_launched(self.peers, far))
+            raise
+        if far:
+            await _start_keeper(run)
+        return run
 
 
 @asynccontextmanager
-async def open_hosts(names: Sequence[str]) -> AsyncIterator[Hosts]:
-    """Connect to other hosts, for a session, for as long as the block lasts; without any it is this machine alone."""
-    if not names:
-        yield ThisMachine()
-        return
+async def open_hosts(names: Sequence[str]) -> AsyncIterator[ServerHosts]:
+    """Connect to the other hosts of a server for as long as the block lasts; without names it is this machine alone."""
     async with open_peers(names) as peers:
-        yield ConnectedHosts(peers)
-
-
-async def launch_over_hosts(
-    job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
-) -> Run:
-    """Launch all ranks of a job, and the keeper that holds them together; return the run of rank 0.
-
-    `peers` are the other hosts, from rank 1 on. When anything fails, what was launched there is stopped again.
-    """
-    far: list[FarRank] = []
-    try:
-        if peers:
-            await _prepare_all(job, peers, report)
-            await _launch_peers(job.planned, peers, report, far)
-        run = await ThisMachine().launch(job._replace(far_ranks=tuple(far)), report)
-    except BaseException:
-        await asyncio.shield(_stop_launched(peers, far))
-        raise
-    if far:
-        await _start_keeper(run)
-    return run
-
-
-async def prepare_hosts(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
-) -> None:
-    """Install the engine and fetch the models on all hosts, which takes minutes the first time; nothing is launched.
-
-    Without peers it is this machine alone.
-    """
-    if peers:
-        await _prepare_all(LaunchJob(planned), peers, report)
-    else:
-        await preparation.prepare_engine_and_models(LaunchJob(planned), report)
+        yield ServerHosts(peers)
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
@@ -413,18 +389,19 @@ async def _start_keeper(run: Run) -> None:
         raise
 
 
-async def _prepare_all(job: LaunchJob, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]) -> None:
+async def _prepare_all(
+    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
+) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, and compare what is there then.
 
     What is whole here is copied to who lacks it; of the rest each host fetches its own.
     """
-    planned = job.planned
     for peer in peers:
         peer.report = _name_host(peer.host, report)
     orders = list_orders(planned)
     sources = await find_sources(planned.plan)
     asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
-    near = preparation.prepare_without_launch(job._replace(planned=planned), report)
+    near = preparation.prepare_without_launch(planned, report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
         await asyncio.gather(near, *tasks)

@@ -240,12 +240,7 @@ async def send_copy(
 ) -> None:
     """Copy the files of a model that a host lacks; cancelling ends it on both sides, and it can be resumed.
 
-    Args:
-        peer: the host.
-        link: the addresses to use; None for those that ssh is configured for.
-        source: the model.
-        report: called with each event.
-        way: which way it goes, for the events.
+    Without `link` the addresses are those that ssh is configured for; `way` says in events which way it goes.
 
     Raises:
         DflashError: no room, no connection, or a file changed meanwhile.

@@ -58,10 +58,7 @@ async def greet_host(host: str) -> Greeting:
 def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) -> int:
     """Run the program on `host` with these words until it ends, in this terminal if there is one; return its exit code.
 
-    Args:
-        host: as ssh calls it.
-        words: what follows the program's name.
-        show: writes to stderr, clean, what without a terminal comes from there.
+    `show` writes to stderr, clean, what without a terminal comes from there.
 
     Raises:
         UsageError: there is no ssh here.

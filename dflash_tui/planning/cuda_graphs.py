@@ -31,9 +31,9 @@ _MOST_CAPTURED = 4096
 _CONFIG = "compilation-config"
 # Without a name for the mode, releases before 0.30 run eagerly and say nothing.
 _OWN_KEYS: dict[str, Any] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
-_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 # What graphs mode may set beside `--enforce-eager`: flags and variables.
-OPTIONS = (f"--{_CONFIG}", "--max-num-seqs", "--gpu-memory-utilization", _RUNNER)
+OPTIONS = (f"--{_CONFIG}", "--max-num-seqs", "--gpu-memory-utilization", RUNNER)
 _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
 _V2_FOR_HYBRIDS = Version("0.26.0")
 # Before 0.29 the V2 runner does not count the graphs when it sizes the KV cache (vllm#49233).
@@ -77,8 +77,8 @@ def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     if drafts and vllm < _FIRST_WITH_V2:
         warnings.append(f"vLLM {resolved.engine.vllm} captures the target only: its drafter runs eagerly")
     if drafts and _needs_v2_runner(resolved, vllm):
-        env.setdefault(_RUNNER, "1")
-    if env.get(_RUNNER) == "1" and vllm < _ALWAYS_V2:
+        env.setdefault(RUNNER, "1")
+    if env.get(RUNNER) == "1" and vllm < _ALWAYS_V2:
         warnings += _reserve_memory(flags)
     return replace(resolved, flags=flags, env=env, warnings=(*resolved.warnings, *warnings))
 
@@ -95,7 +95,7 @@ def _limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     has not counted them when it sized the KV cache: 1,024 requests x 16 tokens x 262,144 words were 8 GiB each, and one
     H200 with vLLM 0.26.0 ran out of memory.
     """
-    chosen = resolved.env.get(_RUNNER) == "1" and _FIRST_WITH_V2 <= Version(resolved.engine.vllm) < _ALWAYS_V2
+    chosen = resolved.env.get(RUNNER) == "1" and can_choose_v2_runner(Version(resolved.engine.vllm))
     if not (chosen and tokens) or read_whole_number(normalize_flag_names(resolved.flags), "max-num-seqs"):
         return resolved
     words = (resolved.target.config.vocab_size if resolved.target.config else None) or _LARGEST_VOCABULARY
@@ -199,6 +199,11 @@ def _list_capture_sizes(flags: dict[str, FlagValue], verified: int, sequences: i
 def is_hybrid(config: ModelConfig | None) -> bool:
     """Whether a model has linear attention or Mamba layers beside full attention, such as Qwen3.5 and Qwen3-Next."""
     return bool(config and (config.linear_num_value_heads or {"linear", "mamba"} & {*kv_cache.classify_layers(config)}))
+
+
+def can_choose_v2_runner(vllm: Version) -> bool:
+    """Whether a release has the V2 runner and takes another one unasked."""
+    return _FIRST_WITH_V2 <= vllm < _ALWAYS_V2
 
 
 def _needs_v2_runner(resolved: ResolvedRecipe, vllm: Version) -> bool:

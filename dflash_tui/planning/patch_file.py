@@ -177,11 +177,11 @@ def load_patch(name: str) -> Patch:
         UsageError: there is no such patch; the message names the nearest one.
         RecipeError: its file is not valid.
     """
+    if file := paths.find_patch_file(name):
+        return _load_file(file)
     files = paths.list_patch_files()
-    if name not in files:
-        hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
-        raise UsageError(f"no patch called '{name}'", hint=hint)
-    return _load_file(files[name])
+    hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
+    raise UsageError(f"no patch called '{name}'", hint=hint)
 
 
 def _load_file(path: Path) -> Patch:

@@ -155,12 +155,12 @@ _WIDEST_HEAD = 256
 def find_most_split_drafts(resolved: ResolvedRecipe, tokens: int, patches: Collection[str]) -> int:
     """Return the most drafted tokens that this release verifies in a split; 0 where a plan gains nothing by it."""
     most = _MOST_SPLIT.get(str(describe_planned_build(resolved).release), 0) - 1  # the token before the drafts counts
-    if not 0 < most < tokens or PATCH in patches or not _uses_triton(resolved):
+    if not 0 < most < tokens or PATCH in patches or not uses_triton(resolved):
         return 0
     return most
 
 
-def _uses_triton(resolved: ResolvedRecipe) -> bool:
+def uses_triton(resolved: ResolvedRecipe) -> bool:
     """Whether the target's attention runs on Triton: by its flag, or since its heads leave no choice."""
     backend = normalize_flag_names(resolved.flags).get("attention-backend")
     if backend is not None:

@@ -19,9 +19,8 @@ from dflash_tui.common.untrusted_json import decode_json
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster import Cluster, RankCommand
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, Trust
-from dflash_tui.planning.recipes.resolution import ExpectedFigures
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, SetUp, Trust
+from dflash_tui.planning.recipes.resolution import HOST, ExpectedFigures
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import parse_whole_number
 
@@ -110,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Which of them this plan's own command is for."""
     ranks: tuple[RankCommand, ...] = ()
     """What the others run, from rank 1 on; their own plans may have other folders in it."""
+    set_up: SetUp = SetUp.PUBLISHED
     base_folder: str = ""
     """The engine that the one in `engine_folder` is made from with the patches; empty where no patch is added."""
 
@@ -208,14 +208,22 @@ def separate_caches(plan: Plan, settings: Collection[str], folder: Path | str) -
     return replace(plan, env=plan.env | own)
 
 
-def format_command(plan: Plan) -> str:
-    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank."""
+def format_command(plan: Plan, *, brief: bool = False) -> str:
+    """Return the command as one would type it into a shell; of a server over several hosts the one of each rank.
+
+    `brief` has of the ranks after rank 1 only the lines in which they differ from it.
+    """
     if not plan.ranks:
         return _format_rank(plan.argv, plan.env)
     ranks = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
-    return "\n".join(
-        f"# rank {number}, on {rank.host}\n{_format_rank(rank.argv, rank.env)}" for number, rank in enumerate(ranks)
-    )
+    lines: list[str] = []
+    first = _format_rank(ranks[1].argv, ranks[1].env).splitlines()
+    for number, rank in enumerate(ranks):
+        command = _format_rank(rank.argv, rank.env)
+        own = [line.removesuffix("\\").strip() for line in command.splitlines() if line not in first]
+        title = f"# rank {number}, on {rank.host}"
+        lines += [f"{title}: as rank 1, with {' '.join(own)}"] if brief and number > 1 else [title, command]
+    return "\n".join(lines)
 
 
 def _format_rank(argv: Sequence[str], env: Mapping[str, str]) -> str:

@@ -150,6 +150,7 @@ def build_plan(
         cluster=cluster,
         rank=rank,
         ranks=ranks[1:] if rank == 0 else (),
+        set_up=resolved.set_up,
         base_folder=str(base_folder) if base_folder != engine_folder else "",
     )
 

@@ -13,29 +13,57 @@ from dflash_tui.common.secrets import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.serve_flags import takes_path
 
 # Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
 _TEXT_SETTINGS = ("target.", "drafter.", "env.")
 
 
-class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one launch request has that another has not. A field that is None stays as it is."""
+class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a launch is asked for with: the options of the command line by the same name, and settings."""
 
     profile: str | None = None
+    """The profile, such as `stock` or `seed`."""
     variant: str | None = None
+    """The variant, such as another drafter."""
     mode: Mode | None = None
     method: Method | None = None
+    """How tokens are drafted, such as `dflash` or `mtp`; `none` is without speculation."""
     port: int | None = None
+    """The port; without it the recipe's, or the next one that is free."""
     num_speculative_tokens: int | None = None
-    """Another number of drafted tokens per step; 0 is without speculation."""
+    """Tokens that the drafter proposes per step; 0 is without speculation."""
+    set_up: SetUp | None = None
+    """The fast or the published set-up; without it the fast one where its answers were compared."""
+    streams: int | None = None
+    """How many requests at a time it is for."""
     gpu: str | None = None
-    """Other GPUs, or another class of them."""
+    """GPUs by index or UUID with commas between, or a class such as `h100`."""
     vllm: str | None = None
+    """A release of vLLM instead of the recipe's."""
     engine: str | None = None
+    """An environment by name or folder instead of the recipe's."""
     settings: dict[str, str] = {}
-    """Settings to make, each in place of one of the same name."""
+    """Flags of `vllm serve` and what else `--set` takes, by name; the values are YAML that is not parsed yet."""
+
+    def to_options(self) -> list[str]:
+        """Return the options of the command line that ask for this."""
+        fields = [(name, value) for name in OPTION_FIELDS if (value := getattr(self, name)) is not None]
+        words = [word for name, value in fields for word in _list_words(name, value)]
+        return words + [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+
+
+OPTION_FIELDS = tuple(name for name in _Options.__struct_fields__ if name != "settings")
+
+
+def _list_words(name: str, value: object) -> list[str]:
+    return [f"--{value}"] if name == "set_up" else [f"--{name.replace('_', '-')}", str(value)]
+
+
+class LaunchChanges(_Options, frozen=True):
+    """What one launch request has that another has not. A field that is None stays as it is."""
+
     removed: tuple[str, ...] = ()
     """Names of fields that go back to what the recipe says, such as `vllm`."""
     removed_settings: tuple[str, ...] = ()
@@ -44,10 +72,6 @@ class LaunchChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     def __bool__(self) -> bool:
         """Whether anything changes."""
         return self != LaunchChanges()
-
-    def to_options(self) -> list[str]:
-        """Return the options of the command line that ask for this."""
-        return _list_options(self)
 
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,30 +101,11 @@ def hint_setting(name: str, value: object, *, is_example: bool = False) -> Hint:
     return Hint(LaunchChanges(settings={name: str(value)}), is_example)
 
 
-class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class LaunchRequest(_Options, frozen=True, kw_only=True):
     """What the user asked to launch. A field that is None is left to the recipe or to the machine."""
 
     recipe: str
     """The recipe's name, or the absolute path of its file."""
-    profile: str | None = None
-    """The profile, such as `stock` or `seed`."""
-    variant: str | None = None
-    """The variant, such as another drafter."""
-    mode: Mode | None = None
-    method: Method | None = None
-    """How tokens are drafted, such as `dflash` or `mtp`; `none` is without speculation."""
-    port: int | None = None
-    """The port; without it the recipe's, or the next one that is free."""
-    num_speculative_tokens: int | None = None
-    """Tokens that the drafter proposes per step; 0 is without speculation."""
-    gpu: str | None = None
-    """GPUs by index or UUID with commas between, or a class such as `h100`."""
-    vllm: str | None = None
-    """A release of vLLM instead of the recipe's."""
-    engine: str | None = None
-    """An environment by name or folder instead of the recipe's."""
-    settings: dict[str, str] = {}
-    """Flags of `vllm serve` and what else `--set` takes, by name; the values are YAML that is not parsed yet."""
     peers: tuple[str, ...] = ()
     """The other hosts of a server over several, as ssh calls them."""
     link: str | None = None
@@ -109,13 +114,13 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def with_changes(self, changes: LaunchChanges) -> "LaunchRequest":
         """Return this request with `changes`."""
         fields: dict[str, Any] = {name: () if name == "peers" else None for name in changes.removed}
-        fields |= {name: value for name in _OPTIONS if (value := getattr(changes, name)) is not None}
+        fields |= {name: value for name in OPTION_FIELDS if (value := getattr(changes, name)) is not None}
         settings = {name: value for name, value in self.settings.items() if name not in changes.removed_settings}
         return replace(self, settings=settings | changes.settings, **fields)
 
     def to_argv(self) -> list[str]:
         """Return the recipe and the options that ask for this on the command line, to stand after `up` or `ab`."""
-        argv = [self.recipe, *_list_options(self)]
+        argv = [self.recipe, *self.to_options()]
         argv += [word for host in self.peers for word in ("--peer", host)]
         return argv + (["--link", self.link] if self.link else [])
 
@@ -147,19 +152,9 @@ class LaunchRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.convert(fields, cls, strict=False)
 
 
-def _list_options(of: "LaunchChanges | LaunchRequest") -> list[str]:
-    options = [(f"--{name.replace('_', '-')}", getattr(of, name)) for name in _OPTIONS]
-    words = [word for name, value in options if value is not None for word in (name, str(value))]
-    return words + [word for name, value in of.settings.items() for word in ("--set", f"{name}={value}")]
-
-
 register_type(LaunchChanges)
 register_type(LaunchRequest)
 
-# The fields that are options of the command line by the same name, in the order in which they are typed.
-_OPTIONS = tuple(
-    name for name in LaunchRequest.__struct_fields__ if name not in {"recipe", "settings", "peers", "link"}
-)
 _TEXTS = ("recipe", "profile", "variant", "gpu", "vllm", "engine")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -204,7 +204,6 @@ def find_conflicts(flags: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
-_MOST_EXPLAINED = 10
 
 
 class FlagChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -249,17 +248,16 @@ def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None 
     if not known:
         return []
     given = {name: _complete(known, name) for name, _ in _split_flags(words)}
-    mistakes = explain_some(
-        [_base(name) for name, (_, is_known) in given.items() if not is_known],
-        lambda name: f"vLLM {vllm} has no flag --{name}{suggest_nearest(name, known, ', did you mean --{}?')}",
-        "flags that it does not have",
-    )
+    mistakes = [
+        f"vLLM {vllm} has no flag --{base}{suggest_nearest(base, known, ', did you mean --{}?')}"
+        for base in (_base(name) for name, (_, is_known) in given.items() if not is_known)
+    ]
     # vLLM takes it for the whole one, and what is counted here does not.
-    mistakes += explain_some(
-        [name for name, (whole, is_known) in given.items() if is_known and whole != name.replace("_", "-")],
-        lambda name: f"--{name} is short for --{given[name][0]}, write the whole name",
-        "flags that are written short",
-    )
+    mistakes += [
+        f"--{name} is short for --{whole}, write the whole name"
+        for name, (whole, is_known) in given.items()
+        if is_known and whole != name.replace("_", "-")
+    ]
     return mistakes or list(find_conflicts(read_flags(known, words)))
 
 
@@ -273,18 +271,6 @@ def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:
     for name, words in settings.items():
         for problem in find_mistakes(vllm, words):
             raise UsageError(f"--set {name}: {problem}")
-
-
-def explain_some(
-    mistakes: Sequence[str], explain: Callable[[str], str], kind: str, most: int = _MOST_EXPLAINED
-) -> list[str]:
-    """Return a sentence for each of `mistakes`; of many for the first, and how many more of the kind there are.
-
-    Among thousands, to look for the nearest name of each takes seconds.
-    """
-    sentences = [explain(mistake) for mistake in mistakes[:most]]
-    more = len(mistakes) - most
-    return [*sentences, f"and {more:,} more {kind}"] if more > 0 else sentences
 
 
 def _split_flags(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -318,7 +318,8 @@ def _list_additions(bare: Arm, ours: Arm) -> list[str]:
     of_measures = {name for measure in startup_optimizations.OPTIMIZATIONS.values() for name in measure.env}
     beyond = {name: value for name, value in ours.plan.env.items() if name not in {*bare.plan.env, *of_measures}}
     env = [f"{name}={value}" for name, value in redact_variables(beyond).items()]
-    return [*mode, *method, *drafts, *patches, *measures, *named, *env]
+    set_up = [f"the {ours.plan.set_up.value} set-up"] if ours.plan.set_up is not bare.plan.set_up else []
+    return [*set_up, *mode, *method, *drafts, *patches, *measures, *named, *env]
 
 
 def _format_settings(arm: Arm, *, shared: bool) -> list[str]:

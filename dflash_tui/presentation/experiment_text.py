@@ -23,6 +23,7 @@ from dflash_tui.experiments.design import (
     Happened,
     RequestMeasured,
     RoundBegan,
+    Tuning,
 )
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
@@ -63,10 +64,15 @@ def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Seq
 
 
 def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return what an experiment is going to do, for somebody who decides whether it may: labels and texts.
+    """Return what an A/B or a tune is going to do, for somebody who decides whether it may: labels and texts.
 
     The servers that are called `stopped` are stopped before it begins.
     """
+    rows = _list_ab_rows(design, estimate, stopped)
+    return _list_tune_rows(design, design.tuning, estimate, rows) if design.tuning else rows
+
+
+def _list_ab_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[str]) -> list[tuple[str, str]]:
     names = " ".join(design.arms[arm].name for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
     decided = design.honest or design.checks_output
@@ -194,15 +200,9 @@ class CandidateRow(NamedTuple):
     """Why it failed."""
 
 
-def list_tune_rows(design: Design, boot: DurationEstimate, stopped: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return what a tune is going to do, for somebody who decides whether it may: labels and texts.
-
-    The servers that are called `stopped` are stopped before it begins.
-    """
-    tuning = design.tuning
-    if tuning is None:
-        return []
-    rows = [row for row in list_design_rows(design, boot, stopped) if row[0] not in _REPLACED]
+def _list_tune_rows(
+    design: Design, tuning: Tuning, boot: DurationEstimate, rows: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
     outlook = "how long a boot takes is unknown until the first one is over"
     if boot.seconds:
         room = pluralize(int(tuning.budget / boot.seconds), "boot")
@@ -218,7 +218,7 @@ def list_tune_rows(design: Design, boot: DurationEstimate, stopped: Sequence[str
     left_out = [f"{name}: {why}" for name, why in tuning.left_out.items()]
     tail = [(label, text) for label, text in _label_rest("not", left_out)]
     saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
-    return [*head, *tail, *rows, ("saves", saved)]
+    return [*head, *tail, *(row for row in rows if row[0] not in _REPLACED), ("saves", saved)]
 
 
 _REPLACED = frozenset({"recipe", "varies", "boots", "takes", "caches"})

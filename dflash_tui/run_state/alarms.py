@@ -17,7 +17,16 @@ from dflash_tui.common.formatting import (
     pluralize,
     truncate,
 )
-from dflash_tui.events import PROBE, Counters, GpuLoad, Health, LoadLogged, ProcessorsSampled, RankState
+from dflash_tui.events import (
+    PROBE,
+    Counters,
+    GpuLoad,
+    Health,
+    LoadLogged,
+    MemorySampled,
+    ProcessorsSampled,
+    RankState,
+)
 from dflash_tui.machine.hardware import WITH_FP4
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
@@ -87,19 +96,26 @@ HALF_SECONDS = 10.0
 _IDLE, _BUSY = 0.1, 0.5
 
 
+_RANK_TROUBLES = {
+    RankState.ENDED: (
+        "has ended",
+        "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause",
+    ),
+    RankState.SUSPENDED: ("is suspended", "on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"),
+    RankState.LOST: (
+        "is silent",
+        "check the cable and the host: ping {host}; it goes on when the connection is back within seconds",
+    ),
+}
+
+
 def check_ranks(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of a rank on another host that is gone; rank 0 is healthy until it is asked."""
     for sample in state.ranks.values():
-        name, host, since = f"rank {sample.rank} on {sample.host}", sample.host, sample.since
-        if sample.state is RankState.ENDED:
-            hint = "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause"
-            return Alarm("rank", since, f"{name} has ended", sample.why, hint)
-        if sample.state is RankState.SUSPENDED:
-            hint = f"on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"
-            return Alarm("rank", since, f"{name} is suspended", sample.why, hint)
-        if sample.state is RankState.LOST:
-            hint = f"check the cable and the host: ping {host}; it goes on when the connection is back within seconds"
-            return Alarm("rank", since, f"{name} is silent", sample.why, hint)
+        name = f"rank {sample.rank} on {sample.host}"
+        if trouble := _RANK_TROUBLES.get(sample.state):
+            what, hint = trouble
+            return Alarm("rank", sample.since, f"{name} {what}", sample.why, hint.format(host=sample.host))
         if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
             evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
             hint = "press S to stop the server, on all hosts"
@@ -242,12 +258,29 @@ _PREEMPTION_HINT = (
     "preempted request is computed again"
 )
 _THROTTLING_SECONDS = 10.0
-_HARD_THROTTLE_REASONS = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
+_COOLING = "check the cooling: fans, dust, the air around it"
+_POWER_SUPPLY = "check the power supply and its cables"
+_HARD_THROTTLE_REASONS = {
+    "thermal (hardware)": _COOLING,
+    "thermal (software)": _COOLING,
+    "power brake": _POWER_SUPPLY,
+    "hardware slowdown": _POWER_SUPPLY,
+}
 # Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
-_POWER_CAP_CLOCK_RATIO = 0.7
+_LOW_CLOCK_RATIO, _LEAST_WORK = 0.7, 0.9
+_SOFT_THROTTLE_REASONS = {
+    "power cap": "raise the power limit: nvidia-smi -q -d POWER shows its range, sudo nvidia-smi -pl WATTS sets it; "
+    "give a laptop its own power supply and performance mode (published: 1.4 times the tok/s)",
+    "clocks set by the user": "remove the limit of the clocks: sudo nvidia-smi -rgc",
+}
+_NO_REASON = "no reason from the driver"
+_NO_REASON_HINT = (
+    "see nvidia-smi -q -d CLOCK,PERFORMANCE; owners of a GB10 with low clocks unplugged its power supply for a minute"
+)
 _MIN_FOREIGN_MEMORY = GIB // 2
 _NEIGHBOUR_SHARE, _NEIGHBOUR_SECONDS = 0.4, 10.0
 _MUCH_SWAPPED = GIB // 2
+_MUCH_STALLED, _MUCH_CACHED = 0.1, 0.1
 _PUBLISHED_WINDOW, _MIN_PUBLISHED_STEPS, _FAR_BELOW = 600.0, 500, 0.6
 _GROWING_PROMPTS, _LONG_PROMPT = 5, 256
 _QUEUE_WINDOW, _QUEUE_SECONDS, _KV_FULL = 300.0, 8.0, 0.95
@@ -297,7 +330,6 @@ def _check_health(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
 
 
 def _check_metrics(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """The server is healthy, but its counters cannot be read; the charts have a gap meanwhile."""
     if state.health not in {Health.HEALTHY, Health.WARM} or not state.health_detail:
         return None
     what, hint = "the server's counters cannot be read", "all figures are unknown until then; see the log"
@@ -305,7 +337,6 @@ def _check_metrics(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
 
 
 def _check_token_flow(state: RunState, now: float) -> Alarm | None:
-    """Requests are running, and no tokens are generated."""
     pause = find_token_pause(state, now)
     limit = HANG_SECONDS if state.warm_at is not None else _FIRST_REQUEST_HANG_SECONDS
     if pause is None or now - pause.since < limit:
@@ -315,7 +346,6 @@ def _check_token_flow(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
-    """An idle server did not answer a probe request."""
     probe = next((done for done in reversed(state.requests) if done.kind == PROBE), None)
     if probe is None or not probe.error:
         return None
@@ -327,7 +357,6 @@ def _check_idle_probe(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_memory(state: RunState, now: float) -> Alarm | None:
-    """The machine is running out of the memory that the server uses."""
     last = state.memory.latest(now, MAX_GAP)
     if last is None or not is_memory_low(last.available, last.total):
         return None
@@ -341,7 +370,6 @@ def _check_memory(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_acceptance(state: RunState, now: float) -> Alarm | None:
-    """Acceptance is far below what it was."""
     recent = state.window(_RECENT_SECONDS, now)
     if _drafts_from_text(state) or recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
         return None
@@ -363,7 +391,6 @@ def _check_acceptance(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_speculation(state: RunState, now: float) -> Alarm | None:
-    """The server was launched with a drafter, and generates tokens without it."""
     expected = state.launched.num_speculative_tokens if state.launched else None
     end = state.readings.known_until(now)
     after, before = (state.readings.at(t) if t is not None else None for t in (end, end and end - _RECENT_SECONDS))
@@ -388,7 +415,6 @@ def _tokens_from_drafts(counters: Counters) -> float:
 
 
 def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """VLLM dropped CUDA graphs, or captures them in pieces, without an error."""
     facts, launched = state.startup.facts, state.launched
     lost, pieces = facts.get("without graphs"), facts.get("in pieces")
     if launched is None or launched.mode == Mode.EAGER or not (lost or pieces):
@@ -460,7 +486,6 @@ def _find_start(state: RunState) -> float:
 
 
 def _check_published(state: RunState, now: float) -> Alarm | None:
-    """Judge the acceptance length of the last ten minutes by what others published for the same set-up."""
     least = state.launched.published_length if state.launched else None
     recent = state.readings.mean(_PUBLISHED_WINDOW, now) if least else None
     if least is None or recent is None or recent.acceptance_length is None or recent.steps < _MIN_PUBLISHED_STEPS:
@@ -476,7 +501,6 @@ def _check_published(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_prefix_cache(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Prompts grow by a turn each time, and the prefix cache has nothing of them."""
     last = state.readings[-1].counters if state.readings else None
     is_off = state.startup.facts.get("prefix cache", ("",))[-1] == "False"
     if last is None or last.prefix_hits or not (is_off or last.prefix_queries) or not (prompts := _list_growing(state)):
@@ -528,7 +552,6 @@ def _find_queue(state: RunState, now: float) -> _Queue | None:
 
 
 def _check_queue(state: RunState, now: float) -> Alarm | None:
-    """Requests wait since no more fit into the KV cache, or since --max-num-seqs lets no more run."""
     if (queue := _find_queue(state, now)) is None:
         return None
     running = pluralize(queue.running, "request")
@@ -576,17 +599,29 @@ def _check_sampler(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
 
 
 def _check_swap(state: RunState, now: float) -> Alarm | None:
+    def is_short(sample: MemorySampled) -> bool:
+        return sample.swapped >= _MUCH_SWAPPED or (sample.stalled or 0.0) >= _MUCH_STALLED
+
     last = state.memory.latest(now, MAX_GAP)
-    if last is None or last.available is None or last.swapped < _MUCH_SWAPPED:
+    if last is None or last.available is None or not is_short(last):
         return None
-    since = condition_start(state.memory, lambda sample: sample.swapped >= _MUCH_SWAPPED)
-    hint = "stop other programs or give the KV cache less, then restart the server; swapoff -a keeps it in memory"
-    return Alarm("swap", since, "a part of the server is on a disk", f"{format_gib(last.swapped)} swapped out", hint)
+    is_cached = (last.cached or 0) >= _MUCH_CACHED * last.total
+    evidence = (
+        f"{format_gib(last.swapped)} swapped out" if last.swapped else "",
+        f"all programs wait for memory {format_percent(last.stalled)} of the time" if last.stalled else "",
+        f"{format_gib(last.cached)} of {format_gib(last.total)} are page cache" if is_cached else "",
+    )
+    recipe = state.launched.recipe if state.launched else "RECIPE"
+    release = f"release the models' files (dflash-tui doctor {recipe} --release-page-cache), " if is_cached else ""
+    hint = (
+        f"{release}stop other programs or give the KV cache less (gpu-memory-utilization), then "
+        "restart the server; sudo swapoff -a keeps it in memory"
+    )
+    what = "a part of the server is on a disk" if last.swapped >= _MUCH_SWAPPED else "programs wait for memory"
+    return Alarm("swap", condition_start(state.memory, is_short), what, ", ".join(filter(None, evidence)), hint)
 
 
 def _check_neighbour(state: RunState, now: float) -> Alarm | None:
-    """Other programs use the processors of a server without a GPU while it works."""
-
     def is_crowded(sample: ProcessorsSampled) -> bool:
         return (sample.others or 0.0) >= _NEIGHBOUR_SHARE * sample.total and sample.busy > _IDLE
 
@@ -619,32 +654,34 @@ def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 
 def _check_throttling(state: RunState, now: float) -> Alarm | None:
-    def limits(gpus: tuple[GpuLoad, ...]) -> list[tuple[GpuLoad, str]]:
-        return [(gpu, why) for gpu in gpus if (why := _throttle_reasons(gpu))]
-
     last = state.gpus.latest(now, MAX_GAP)
-    if last is None or not (throttled := limits(last.gpus)):
+    if last is None or not (throttled := [gpu for gpu in last.gpus if _list_limits(gpu)]):
         return None
-    since = condition_start(state.gpus, lambda sample: bool(limits(sample.gpus)))
+    since = condition_start(state.gpus, lambda sample: any(map(_list_limits, sample.gpus)))
     if now - since < _THROTTLING_SECONDS:
         return None
-    evidence = "; ".join(f"GPU {gpu.index}: {_describe_throttling(gpu, why)}" for gpu, why in throttled)
-    return Alarm("throttling", since, "the GPU is throttled", evidence, "check the cooling and the power supply")
+    limits = {why: hint for gpu in throttled for why, hint in _list_limits(gpu).items()}
+    what = "the GPU's clocks are low" if _NO_REASON in limits else "the GPU is throttled"
+    evidence = "; ".join(f"GPU {gpu.index}: {_describe_throttling(gpu)}" for gpu in throttled)
+    return Alarm("throttling", since, what, evidence, "; ".join(dict.fromkeys(limits.values())))
 
 
-def _describe_throttling(gpu: GpuLoad, why: str) -> str:
+def _describe_throttling(gpu: GpuLoad) -> str:
     clock = format_usage(gpu.clock_mhz, gpu.clock_max_mhz, "MHz") if gpu.clock_mhz is not None else ""
+    power = format_usage(gpu.power_w, gpu.power_limit_w, "W") if gpu.power_w is not None else ""
     heat = format_number(gpu.temperature_c, 0, "°C") if gpu.temperature_c is not None else ""
-    return ", ".join(part for part in (why, clock, heat) if part)
+    return ", ".join(part for part in (*_list_limits(gpu), clock, power, heat) if part)
 
 
-def _throttle_reasons(gpu: GpuLoad) -> str:
-    """Return why the clocks are kept low, of the reasons that are a problem; empty for none."""
-    hard = [why for why in gpu.throttle or () if why in _HARD_THROTTLE_REASONS]
-    slow = gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _POWER_CAP_CLOCK_RATIO * gpu.clock_max_mhz
-    if slow and "power cap" in (gpu.throttle or ()):
-        hard.append("power cap")
-    return ", ".join(hard)
+def _list_limits(gpu: GpuLoad) -> dict[str, str]:
+    """Return what keeps the clocks low, of what is a problem, and what to do about each."""
+    given = gpu.throttle or ()
+    limits = {why: hint for why, hint in _HARD_THROTTLE_REASONS.items() if why in given}
+    if not (gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _LOW_CLOCK_RATIO * gpu.clock_max_mhz):
+        return limits
+    limits |= {why: hint for why, hint in _SOFT_THROTTLE_REASONS.items() if why in given}
+    is_working = (gpu.utilisation or 0.0) >= _LEAST_WORK
+    return {_NO_REASON: _NO_REASON_HINT} if is_working and gpu.throttle == () else limits
 
 
 def _check_preemptions(state: RunState, now: float) -> Alarm | None:
@@ -660,7 +697,6 @@ def _check_preemptions(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_past_preemptions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """More than a few requests were preempted since the start."""
     last = state.readings[-1].counters if state.readings else None
     if last is None or not last.preemptions or last.preemptions < max(2.0, _MANY_PREEMPTED * last.finished):
         return None

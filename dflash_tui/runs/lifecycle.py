@@ -22,7 +22,7 @@ from dflash_tui.events import Exited, Preparing, Stopping
 from dflash_tui.machine import process_environment, processes
 from dflash_tui.machine.processes import find_orphans
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST
 from dflash_tui.runs import registry, reservation, server_process
 from dflash_tui.runs.detached_process import GatedProcess
 from dflash_tui.runs.registry import RUN_FILE
@@ -33,8 +33,6 @@ STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
 # For what Python runs beside a server to remove its shared memory: hundreds of megabytes would stay until a reboot.
 _TRACKER_ROUNDS = 50
-# How many ports that somebody has are named, with who that is.
-_NAMED_PORTS = 3
 
 
 def launch_server(
@@ -96,7 +94,7 @@ def _server_environment(plan: Plan) -> dict[str, str]:
 
 
 def _record_and_release(run: Run, folder: Path, gated: GatedProcess) -> None:
-    """Write `run.json`, then let the server start: without its record nobody could find or stop it."""
+    """Write `run.json`, then let the server start: without its record it could not be found or stopped."""
     try:
         private_files.replace_private_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
@@ -198,7 +196,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
 def find_free_port(wanted: int) -> int:
     """Return `wanted`, or the next of a hundred ports that no program uses and no launch has reserved."""
     # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
-    # Reservations first: one is given up when its run is recorded, and whoever looks for runs first can miss both.
+    # Reservations first: one is given up when its run is recorded, so that looking for runs first can miss both.
     ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}
     ours |= {run.plan.port for run in registry.list_living_runs()}
     for port in range(wanted, min(wanted + 100, 65536)):
@@ -235,17 +233,13 @@ def port_owner(port: int) -> str:
 
 
 def describe_passed_ports(wanted: int, free: int) -> str:
-    """Return who has the ports from `wanted` to below `free`, as `8000 is held by A, 8001 by B`.
+    """Return who has `wanted`, and how many ports after it are taken: `8000 is held by A, and 2 more ports are taken`.
 
-    An A/B has its port between its boots as well, when nobody listens on it.
+    An A/B has its port between its boots as well, when nothing listens on it.
     """
-    ports = range(wanted, free)
-    owners = [
-        f"{port} {'by' if place else 'is held by'} {port_owner(port)}"
-        for place, port in enumerate(ports[:_NAMED_PORTS])
-    ]
-    more = len(ports) - len(owners)
-    return ", ".join(owners) + (f", and {pluralize(more, 'port')} more" if more > 0 else "")
+    more = free - wanted - 1
+    taken = f", and {pluralize(more, 'more port')} {'is' if more == 1 else 'are'} taken" if more > 0 else ""
+    return f"{wanted} is held by {port_owner(wanted)}{taken}"
 
 
 def _describe_leftover(port: int, *, someone_listens: bool) -> str:

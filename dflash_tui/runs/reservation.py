@@ -41,7 +41,7 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 class GpuClaim(NamedTuple):
-    """A plan whose GPUs somebody will use although their memory does not show it yet, and who, as a sentence."""
+    """A plan whose GPUs will be used although their memory does not show it yet, and by whom, as a sentence."""
 
     text: str
     plan: Plan
@@ -59,7 +59,7 @@ def list_reservations() -> list[Reservation]:
 def list_gpu_claims() -> list[GpuClaim]:
     """Return who else will use GPUs: launches and A/Bs that reserved some, and servers that do not listen yet.
 
-    A process that holds a reservation was the first, so nobody's claims count for it.
+    For a process that holds a reservation there are none: it was the first.
     """
     if _own_files:
         return []

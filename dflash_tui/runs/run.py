@@ -13,7 +13,7 @@ from dflash_tui.common.formatting import format_host_and_port
 from dflash_tui.events import YEAR_2100, Event, Launched, Preparing, encode
 from dflash_tui.planning.cluster import name_roce
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.settings import HOST
+from dflash_tui.planning.recipes.resolution import HOST
 
 # Where vLLM itself looks for the API key.
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -23,7 +23,7 @@ VERSION = 2
 LOG_NAME = "server.log"
 # By this variable a server is known as one of an experiment, whatever became of the driver that launched it.
 EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
-# Who rotates logs may compress them, and what is in those nobody reads.
+# Compressed logs, as rotation leaves them, are not read.
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 
 _DAY = 86_400.0
@@ -113,10 +113,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def api_key(self) -> str:
-        """The API key of a server that other machines can reach, from the environment; it is never recorded.
-
-        What can be no key is none: no server has required it.
-        """
+        """The API key of a server that other machines can reach, from the environment; it is never recorded."""
         key = os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
         return key if key.isascii() and key.isprintable() else ""
 
@@ -171,13 +168,5 @@ def find_log(folder: Path, pid: int = 0) -> Path:
             return log
     except OSError:
         pass
-    rotated = (path for path in folder.glob(f"{LOG_NAME}.*") if path.suffix not in _COMPRESSED)
-    others = [path for path in rotated if path.is_file() and not path.is_symlink()]
-    return max(others, key=_modified_at, default=log)
-
-
-def _modified_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+    rotated = (path for path in folder.glob(f"{LOG_NAME}.*") if path.suffix not in _COMPRESSED and path.is_file())
+    return max(rotated, key=lambda path: path.stat().st_mtime, default=log)

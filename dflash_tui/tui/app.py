@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
 from signal import SIGHUP
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.app import App
 from textual.binding import Binding
+from textual.screen import Screen
 from textual.theme import Theme
 from textual.worker import Worker, WorkerError, get_current_worker
 
@@ -28,7 +29,7 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.events import Preparing
 from dflash_tui.launch import planner
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import registry, server_process
@@ -47,7 +48,6 @@ if TYPE_CHECKING:  # what the first frame does not need is imported where it is 
     from dflash_tui.monitoring.foreign_server import ForeignServer
     from dflash_tui.monitoring.recording import Player
     from dflash_tui.run_state.state import RunState
-    from dflash_tui.tui.dialogs.doctor import Launch
     from dflash_tui.tui.palette import Panel
     from dflash_tui.tui.screens.chat import ChatScreen
     from dflash_tui.tui.screens.experiment import ExperimentScreen
@@ -85,37 +85,23 @@ class _Front:
         """Show what happens on the run screen, and as messages."""
         from dflash_tui.launch import session
 
-        screen = self._panel.run_screen.view
+        screen, notify = self._panel.run_screen.view, partial(self._panel.notify, markup=False)
         match event:
-            case session.LaunchBegun(job):
+            case session.LaunchBegun(planned):
                 self.is_preparing, self.crashed = True, None
                 self._panel.begin_watching(self)
-                screen.prepare(job.planned.plan)
-                self._show_screen(job)
-            case session.LaunchPlanned(job):
-                if job.planned.plan is not screen.plan:
-                    screen.prepare(job.planned.plan)
-                if text := _describe_moved_port(job.planned):
-                    self._panel.notify(text, markup=False)
+                screen.prepare(planned.plan)
+                self._show_screen(planned)
+            case session.LaunchPlanned(planned):
+                if planned.plan is not screen.plan:
+                    screen.prepare(planned.plan)
+                if text := _describe_moved_port(planned):
+                    notify(text)
             case Preparing():
                 screen.take(event)
-            case session.ServerLaunched(_, job):
+            case session.ServerLaunched(_, planned):
                 self.is_preparing = False
-                self._show_screen(job)
-            case _:
-                self._notify(event)
-
-    def _show_screen(self, job: LaunchJob) -> None:
-        if not job.replaces:  # who does something else meanwhile is not interrupted
-            self._panel.switch_mode("live")
-
-    def _notify(self, event: LaunchEvent) -> None:
-        from dflash_tui.launch import session
-
-        notify = partial(self._panel.notify, markup=False)
-        match event:
-            case session.ForkFailed(_, why):
-                notify(f"{why}; launching again with spawn", severity="warning", timeout=20)
+                self._show_screen(planned)
             case session.RestartDue(run, number, seconds, policy):
                 self.crashed = run
                 self._panel.screen.refresh_bindings()
@@ -126,6 +112,10 @@ class _Front:
                 notify(f"not launched again: {why}", severity="error", timeout=60)
             case session.LaunchNote(text):
                 notify(text)
+
+    def _show_screen(self, planned: PlannedLaunch) -> None:
+        if not planned.replaces:  # who does something else meanwhile is not interrupted
+            self._panel.switch_mode("live")
 
     async def watch(self, run: Run, state: RunState) -> None:
         """Feed the run screen with the events of `run` until its server ends.
@@ -153,7 +143,7 @@ def _describe_moved_port(planned: PlannedLaunch) -> str:
 
 
 _SCREENS = {
-    "launch": "launch_screen", "live": "run_screen", "replay": "replay_screen",
+    "live": "run_screen", "replay": "replay_screen",
     "ab": "ab_screen", "compare": "compare_screen", "chat": "chat_screen",
 }  # fmt: skip
 # Other themes, from the palette, get these for the variables that Textual does not know.
@@ -304,8 +294,8 @@ class DflashApp(TerminalApp):
         self._pool = pool
         self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
         self.launch_screen = LaunchScreen(now, probe, load)
-        for mode in ("launch", "live", "replay", "ab", "compare", "chat"):
-            self.add_mode(mode, partial(getattr, self, _SCREENS[mode]))
+        for mode, screen in _SCREENS.items():
+            self.add_mode(mode, partial(getattr, self, screen))
         self._last_experiment_mode = ""
         self._mode_before_chat = "live"
         self._foreign_screens: dict[str, ForeignScreen] = {}
@@ -347,8 +337,12 @@ class DflashApp(TerminalApp):
 
     @property
     def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
-        """The mode to begin in; without one of ours Textual makes a screen, and lays it out, that nobody sees."""
+        """The mode to begin in."""
         return "launch" if self._at_launch else App.DEFAULT_MODE
+
+    def get_default_screen(self) -> Screen[Any]:
+        """Return the first screen; Textual parses the style sheet once more for that of a mode."""
+        return self.launch_screen if self._at_launch else super().get_default_screen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
@@ -359,6 +353,7 @@ class DflashApp(TerminalApp):
             asyncio.get_running_loop().set_default_executor(self._pool)
 
     async def on_mount(self) -> None:
+        self.add_mode("launch", lambda: self.launch_screen)
         if not self.is_headless:
             leave_on_signals(self._end)
         if self._foreign:
@@ -547,14 +542,14 @@ class DflashApp(TerminalApp):
             self.run_screen.view.fail(error)
 
     @work(group="launch")
-    async def bring_up(self, job: LaunchJob) -> None:
+    async def bring_up(self, planned: PlannedLaunch) -> None:
         """Launch a server and keep it up, after asking what has to be asked."""
         from dflash_tui.launch import session
         from dflash_tui.peers import cluster_launch
 
         front = _Front(self, get_current_worker())
         try:
-            await session.run_server(job, front, cluster_launch.open_hosts, job.planned.plan.restart)
+            await session.run_server(planned, front, cluster_launch.open_hosts, planned.plan.restart)
         except (DflashError, OSError, RuntimeError) as error:
             if isinstance(error, ServerFailed) and not front.is_preparing:
                 return  # the run screen says why a server failed that it watched
@@ -582,7 +577,7 @@ class DflashApp(TerminalApp):
         if self.preparing:
             self.notify("another launch is being prepared; 2 shows it", severity="warning")
         else:
-            self.bring_up(LaunchJob(PlannedLaunch(message.resolved, message.plan), message.forced))
+            self.bring_up(message.planned)
 
     @property
     def preparing(self) -> bool:
@@ -615,10 +610,10 @@ class DflashApp(TerminalApp):
             self.push_screen(question, self._cancel_launch)
             return
         if crashed := self.restarting:
-            from dflash_tui.launch import restarts
+            from dflash_tui.launch import session
 
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
-            self.push_screen(question, lambda yes: restarts.cancel_restarts(crashed) if yes else None)
+            self.push_screen(question, lambda yes: session.cancel_restarts(crashed) if yes else None)
             return
         run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):
@@ -665,14 +660,14 @@ class DflashApp(TerminalApp):
             self.push_screen(RemedyDialog(run, failure), self._launch_again)
 
     def action_relaunch(self) -> None:
-        from dflash_tui.tui.dialogs.doctor import RemedyDialog, offer_same_again
+        from dflash_tui.tui.dialogs.doctor import RemedyDialog
 
         if run := self._shown.own:
-            self.push_screen(RemedyDialog(run, offer_same_again(run)), self._launch_again)
+            self.push_screen(RemedyDialog(run), self._launch_again)
 
-    def _launch_again(self, chosen: Launch | None) -> None:
+    def _launch_again(self, chosen: PlannedLaunch | None) -> None:
         if chosen:
-            self.post_message(LaunchScreen.Launch(*chosen))
+            self.post_message(LaunchScreen.Launch(chosen))
 
 
 if TYPE_CHECKING:

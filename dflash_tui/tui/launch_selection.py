@@ -12,10 +12,11 @@ from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
+from dflash_tui.planning import fast_set_up
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import resolution
-from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
+from dflash_tui.planning.recipes.recipe import Mode, Recipe, SetUp, Status
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs.verification import Verification
 
@@ -71,7 +72,7 @@ class LaunchSelection:
 
     def request(self, recipe: Recipe) -> LaunchRequest:
         """Return what is asked for; what nobody chose is left to the recipe and the machine."""
-        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         return request if self.gpu is None or recipe.for_cpu else replace(request, gpu=str(self.gpu))
 
     def plan(self, recipe: Recipe, port: int | None = None) -> PlannedLaunch:
@@ -173,6 +174,21 @@ class LaunchSelection:
         self._change(recipe, profile=following)
         return len(names) > 1
 
+    def has_fast(self, recipe: Recipe) -> bool:
+        """Whether `recipe` as it is selected has a fast set-up, or is in it."""
+        try:
+            planned = self.plan(recipe)
+        except DflashError:
+            return False
+        plan, streams = planned.plan, self.request(recipe).streams
+        is_fast = plan.set_up is SetUp.FAST
+        return is_fast or bool(fast_set_up.find_fast_set_up(planned.resolved, plan.num_speculative_tokens, streams))
+
+    def toggle_fast(self, recipe: Recipe) -> None:
+        """Choose the other set-up of `recipe`, which has a fast one."""
+        is_fast = self.plan(recipe).plan.set_up is SetUp.FAST
+        self._change(recipe, set_up=SetUp.PUBLISHED if is_fast else SetUp.FAST)
+
     def next_variant(self, recipe: Recipe) -> bool:
         """Choose the next variant of `recipe`, or none; return whether it has any."""
         names, request = [None, *recipe.variants], self.request(recipe)
@@ -215,7 +231,7 @@ class LaunchSelection:
         return self.plan(recipe, port)
 
     def _change(self, recipe: Recipe, **fields: str | int | Mode | Method | None) -> None:
-        request = self._requests.get(recipe.name) or LaunchRequest(recipe.name)
+        request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:

@@ -6,12 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli import main
-from dflash_tui.cli.console import print_status
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common.errors import UsageError
-from dflash_tui.experiments import boot, store
-from dflash_tui.experiments.builder import DurationEstimate
-from dflash_tui.experiments.design import Boot, BootBegan, BootEnded, ExperimentHalted
+from dflash_tui.experiments import boot, builder, store
+from dflash_tui.experiments.builder import DurationEstimate, ExperimentRequest
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.presentation import experiment_text
 from tests.support import toy_pair
 from tests.support.command_line import experiment
@@ -30,14 +29,6 @@ def test_a_recipe_stands_for_run():
     assert parsed("demo-cpu").vary == "mode=eager,compile"
     assert parsed("demo-cpu", "--concurrency", "1,2,4").concurrency == (1, 2, 4)
     assert (parsed("list").action, parsed("attach", "x").experiment, parsed("stop").experiment) == ("list", "x", None)
-
-
-@pytest.mark.parametrize("words", [("list", "--honest"), ("demo-cpu", "--concurrency", "1,x")])
-def test_what_is_no_command_is_refused(words):
-    """With the usage and exit code 2, as every wrong option."""
-    with pytest.raises(SystemExit) as caught:
-        parsed(*words)
-    assert caught.value.code == 2
 
 
 def test_a_design_plans_each_arm_by_itself():
@@ -70,6 +61,17 @@ def test_the_command_of_a_design_leads_to_the_same_design(words):
     assert again.command == design.command
     assert {word for word in words if word != "--honest"} <= set(rest)
     assert replace(again, id="", made_at=0.0) == replace(design, id="", made_at=0.0)
+
+
+def test_the_panel_takes_the_same_options():
+    """By their names; a wrong name and a wrong value are told."""
+    asked = ExperimentRequest(LaunchRequest(recipe="demo-cpu"))
+    typed = builder.build_experiment(builder.add_typed_options(asked, "rounds=2 concurrency=1,4 temperature=0.7"))[0]
+    design, _ = experiment("demo-cpu", "--rounds", "2", "--concurrency", "1,4", "--temperature", "0.7")
+    assert typed.command == design.command
+    for words in ("round=2", "rounds=0", "own-cache=false"):
+        with pytest.raises(UsageError):
+            builder.add_typed_options(asked, words)
 
 
 @pytest.mark.parametrize(
@@ -207,18 +209,6 @@ def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):
     words = experiment_text.describe_experiment(design, estimate, ["20261122-010203-demo-cpu"])
     rows = dict(line.split(maxsplit=1) for line in words.splitlines())
     assert {name: rows[name] for name in ("boots", "takes", "stops", "note")} == snapshot
-
-
-def test_events_are_printed_without_control_characters(snapshot, capsys):
-    """An error may hold what a server wrote."""
-    design, _ = experiment("demo-cpu")
-    assert experiment_text.format_event(design, BootBegan(1.0, 1, 1, "run", 2)) == snapshot
-    died = Boot(0, 0, "run", error="it \x1b[31mdied\n  because")
-    print_status(experiment_text.format_event(design, BootEnded(1.0, died)))
-    printed = capsys.readouterr().err
-    assert ("\x1b" in printed, "retrying once" in printed, "died" in printed) == (False, True, True)
-    halted = ExperimentHalted(1.0, "the disk is full")
-    assert experiment_text.format_event(design, halted) == f"ended early: {halted.why}"
 
 
 def test_actions_without_an_experiment_say_so(capsys):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dflash_tui.cli import event_lines
-from dflash_tui.events import LONG_WARM_UP, WARM_UP, Launched, RequestDone, Suspended
+from dflash_tui.events import Launched, Suspended
 from dflash_tui.run_state.state import RunState
 from tests.support.waiting import until
 
@@ -47,15 +47,3 @@ async def test_lines(capsys, snapshot):
     assert first == snapshot
     assert hint.endswith("kill -CONT 4711")
     assert over.startswith("✓ hang: ")
-
-
-@pytest.mark.parametrize(("seconds", "took"), [(0.0483, "48.3 ms"), (12.34, "12.3 s")])
-def test_the_first_request_takes_more_than_nothing(seconds, took, capsys):
-    event_lines.EventLines(RunState(), as_json=False).show(RequestDone(0.0, WARM_UP, total=seconds))
-    assert capsys.readouterr().err.strip().partition("took ")[2] == took
-
-
-def test_a_longer_prompt_is_named_by_its_tokens_where_the_server_says_them(capsys):
-    event_lines.EventLines(RunState(), as_json=False).show(RequestDone(0.0, LONG_WARM_UP, prompt_tokens=305, total=0.5))
-    line = capsys.readouterr().err
-    assert ("305 tokens" in line, "0.5 s" in line) == (True, True)

@@ -38,6 +38,8 @@ def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
     assert (recipe.oldest_vllm, recipe.target.size_gb, recipe.method) == ("0.28.0", 0.002, Method.DFLASH)
     assert recipe.drafter
     assert recipe.drafter.max_tokens == 7
+    assert main.main(["plan", only_recipe().stem, "--gpu", "h100"]) == 0  # later by its name
+    assert capsys.readouterr().out == out
 
 
 def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path, capsys):
@@ -50,14 +52,6 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [word in release for word in ("0.28.0", "0.26.0")] == [True, True]
     assert [word in drafts for word in ("9", "7")] == [True, True]
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
-
-
-@pytest.mark.parametrize(("vllm", "is_warned"), [("0.27.1", True), ("0.28.0", False)])
-def test_a_plan_warns_of_graphs_in_pieces(tmp_path, capsys, vllm, is_warned):
-    """FlashInfer verifies drafts within a whole graph from 0.28 on, on sm_12x."""
-    words = ["--target", model(tmp_path / "big", TARGET), "--method", "mtp", "--gpu", "gb10", "--vllm", vllm]
-    assert main.main(["plan", *words, "--set", "attention-backend=FLASHINFER"]) == 0
-    assert ("PIECEWISE" in capsys.readouterr().err) is is_warned
 
 
 def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
@@ -82,19 +76,32 @@ def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, ca
     assert "gb10: kv-cache-dtype=fp8" in err
 
 
-def test_a_batch_is_made_for_a_gpu(tmp_path, capsys):
-    words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
-    assert main.main(["plan", *words, "--gpu", "gb10", "--json"]) == 0
-    argv = json.loads(capsys.readouterr().out)["argv"]
-    assert [flag in argv for flag in ("--max-num-seqs", "--max-num-batched-tokens")] == [True, True]
-
-
-def test_a_folder_without_weights_has_an_unknown_size(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "index", ['{"weight_map": {"a": "mod', '{"weight_map": {"a": "model-00002-of-00002.safetensors"}}']
+)
+def test_half_an_index_of_weights_is_refused(tmp_path, capsys, index):
     big = model(tmp_path / "big", TARGET)
-    (tmp_path / "big" / "model.safetensors").unlink()
-    assert main.main(["plan", "--target", big, "--gpu", "h100", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fit"]["unknown"][0] == "weights"
-    assert recipe_loader.load_recipe(only_recipe()).target.size_gb is None
+    (tmp_path / "big" / "model.safetensors.index.json").write_text(index)
+    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 1
+    assert "is not whole" in capsys.readouterr().err
+
+
+def test_large_and_endless_files_of_a_model_are_read(tmp_path, capsys):
+    """A config.json of 50 MB, a template that never ends, and a tokenizer without added tokens."""
+    big = model(tmp_path / "big", TARGET | {"notes": "a" * (50 << 20)})
+    template = "{% for i in range(10**12) %}<tool_call>{% endfor %}" + "{% if a %}" * 5000
+    (tmp_path / "big" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (tmp_path / "big" / "tokenizer.json").write_text('{"model": {}}')
+    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 0
+    assert "no tool-call-parser" in capsys.readouterr().err
+
+
+def test_a_relative_folder_becomes_absolute(tmp_path, monkeypatch, capsys):
+    """The server starts in the folder of its run."""
+    big = model(tmp_path / "big", TARGET)
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["plan", "--target", "./big", "--gpu", "h100", "--json"]) == 0
+    assert big in json.loads(capsys.readouterr().out)["argv"]
 
 
 def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path):

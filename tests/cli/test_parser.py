@@ -19,10 +19,6 @@ def test_the_variable_names_the_recipe_to_launch(monkeypatch):
     assert (parsed()["command"], parsed()["recipe"], parsed("ps")["command"]) == ("up", "toy", "ps")
 
 
-def test_json_may_stand_before_an_action():
-    assert parsed("recipes", "--json", "check", "x")["json"] is True
-
-
 def test_the_help_lists_commands_by_group(capsys):
     with pytest.raises(SystemExit):
         parsed("--help")
@@ -147,8 +143,3 @@ def test_a_yes_to_an_installation_needs_a_host(capsys):
         parsed("--install-peers")
     assert "--host" in capsys.readouterr().err
     assert parsed("up", "toy", "--peer", "b", "--install-peers")["install_peers"] is True
-
-
-def test_the_host_of_other_words_is_theirs():
-    words = ("recipes", "import", "--", "vllm", "serve", "m", "--host", "0.0.0.0")
-    assert (parsed(*words)["host"], parsed(*words)["far_words"]) == (None, [])

@@ -12,10 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
-from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import formatting
 from dflash_tui.machine import network
-from dflash_tui.presentation.client_text import ClientProgram, Endpoint, format_endpoint, format_tunnel
+from dflash_tui.presentation.client_text import Endpoint, format_endpoint
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK
 from dflash_tui.runs.server_process import KeptRanks, RankStatus
@@ -88,10 +87,6 @@ def test_a_server_on_all_addresses_is_reached_by_those_of_the_interfaces(launch,
     assert run.url in told.out
 
 
-def test_a_tunnel_leads_to_an_address_of_ipv6_as_well():
-    assert format_tunnel(Endpoint("http://[::1]:8000/v1", "m"), "b") == "ssh -N -L 8000:[::1]:8000 b"
-
-
 @pytest.fixture
 def asking(monkeypatch):
     """A run of the stand-in that other machines could reach, and that asks for a key."""
@@ -144,9 +139,3 @@ def test_ps_says_what_nccl_uses_on_other_hosts(serving, capfd, monkeypatch):
     assert row.count("NCCL") == 2
     assert main(["ps"]) == 0
     assert "NCCL" not in capfd.readouterr().out
-
-
-def test_the_parser_takes_every_program():
-    """It names them itself, since it imports nothing."""
-    for program in ClientProgram:
-        assert build_parser().parse_args(["ps", "--for", program]).program == program

@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 
-from dflash_tui.events import Exited, Preparing, Suspended, encode
+from dflash_tui.events import Preparing, Suspended, encode
 from dflash_tui.monitoring import recording
-from dflash_tui.monitoring.recording import LOG_PART, RUN_PART, SAMPLES_PART
+from dflash_tui.monitoring.recording import SAMPLES_PART
 from tests.support.recordings import packed
 
 
@@ -34,15 +34,6 @@ def test_json_is_every_event():
     )
     assert sum(event["event"] != "figures" for event in events) == known
     assert any(isinstance(event.get("tok_s"), float) for event in events if event["event"] == "figures")
-
-
-def test_a_failed_run_is_told_and_the_replay_succeeds(tmp_path, parts):
-    samples = encode(Exited(json.loads(parts[RUN_PART])["started_at"] + 200, 1)) + b"\n"
-    log = b"torch.OutOfMemoryError: CUDA out of memory.\n"
-    done = replay(str(packed(tmp_path / "a.zip", parts | {LOG_PART: log, SAMPLES_PART: samples})))
-    assert done.returncode == 0
-    assert "(exit code 1)" in done.stderr
-    assert "CUDA out of memory" in done.stderr
 
 
 def test_the_panel_opens_a_recording_without_what_only_servers_need():

@@ -207,20 +207,6 @@ def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
     assert "| 12.0 ±" in said
 
 
-def test_other_prompts_refuse(capsys, tmp_path):
-    paths = []
-    for digest in ("5f" * 32, "6a" * 32):
-        design = a_design(digest=digest)
-        paths.append(tmp_path / f"{digest[:2]}.json")
-        paths[-1].write_bytes(msgspec.json.encode(verdict.build_report(design, boots(design, (10.0, 18.5)))))
-    assert main.main(["report", "compare", *map(str, paths), "--json"]) == 0
-    for line in capsys.readouterr().out.splitlines():
-        (one,) = msgspec.json.decode(line, type=ExperimentReport).comparisons
-        assert one.word is Verdict.REFUSED
-        assert one.confounds[0].what == "the prompts differ"
-        assert one.ratio
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -231,13 +217,6 @@ def test_other_prompts_refuse(capsys, tmp_path):
 def test_a_wrong_name_says_what_to_do(words, said, capsys):
     assert main.main(words) == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_damaged_experiment_is_named_with_its_reason(finished, capsys):
-    (store.experiment_folder(finished.design.id) / "experiment.json").write_text("{")
-    assert main.main(["report", finished.design.id]) == 2
-    said = capsys.readouterr().err
-    assert (store.list_broken_experiments()[finished.design.id] in said, "no run" in said) == (True, False)
 
 
 def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path, monkeypatch, snapshot):

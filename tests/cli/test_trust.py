@@ -13,7 +13,6 @@ from dflash_tui.common.errors import DflashError, EngineError, UsageError
 from dflash_tui.engines import installation, inventory
 from dflash_tui.experiments import controller, store
 from dflash_tui.launch import preparation, recipe_trust
-from dflash_tui.launch.planner import LaunchJob
 from dflash_tui.launch.recipe_trust import Ingredient, Untrusted
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.recipes import recipe_loader
@@ -139,7 +138,7 @@ def test_every_launch_requires_trust(engine):
     planned = command_line.planned("fake")
     events: list[object] = []
     with pytest.raises(UsageError, match="recipe fake"):
-        asyncio.run(preparation.prepare_engine_and_models(LaunchJob(planned), events.append))
+        asyncio.run(preparation.prepare_engine_and_models(planned, events.append))
     assert events == []
 
 

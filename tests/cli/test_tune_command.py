@@ -17,7 +17,7 @@ from tests.support.tune_simulation import a_tune
 
 def design_of(*words: str) -> Design:
     args = build_parser().parse_args(["tune", *words])
-    return build_requested_tune(args).design
+    return build_requested_tune(args)[0]
 
 
 @pytest.mark.parametrize(("time", "seconds"), [("30m", 1800.0), ("1.5h", 5400.0)])
@@ -60,13 +60,6 @@ def test_the_command_of_a_tune_leads_to_the_same_tune(words):
     assert replace(again, **plain, tuning=replace(again.tuning, left_out={})) == replace(
         once, **plain, tuning=replace(once.tuning, left_out={})
     )
-
-
-def test_options_arrive_in_the_design():
-    design = design_of("demo-cpu", "--vary", "n=7,3", "--name", "mine", "--rounds", "3", "--concurrency", "1,4")
-    assert design.tuning
-    assert (design.tuning.axes, design.tuning.save_as) == (("n=7,3",), "mine")
-    assert (design.rounds, design.concurrency, design.own_cache, design.order) == (3, (1, 4), False, (0,))
 
 
 def test_a_tune_is_found_among_experiments(tmp_path, monkeypatch):

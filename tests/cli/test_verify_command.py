@@ -105,13 +105,6 @@ def test_toy_weights_are_not_asked_for_what_they_cannot(serve, capfd):
     assert [result for result, _ in checks.values()] == ["passed"] * 2 + ["skipped"] * 2 + ["passed"] * 2 + ["skipped"]
 
 
-def test_a_server_that_does_not_answer_is_asked_nothing_more(serve, capfd):
-    serve("refuse")
-    code, checks = verified(capfd, "demo-cpu")
-    assert code == 1
-    assert [(name, result) for name, (result, _) in checks.items()] == [("answers", "failed"), ("output", "skipped")]
-
-
 def test_what_is_no_recipe_and_no_run_is_refused(capfd):
     assert main(["verify", "nothing-of-that-name"]) == 2
 

@@ -21,7 +21,7 @@ from tests.tui.conftest import a_run
 
 def kept(name: str, *events: Event, identity: str = "20261121-012400-toy") -> Run:
     """Write the folder of a run that nobody watches any more."""
-    run = msgspec.structs.replace(a_run(request=LaunchRequest("demo-cpu")), id=identity)
+    run = msgspec.structs.replace(a_run(request=LaunchRequest(recipe="demo-cpu")), id=identity)
     run.folder.mkdir(parents=True)
     run.log.write_bytes(recordings.raw(f"cpu-vllm-0.32.0/{name}"))
     run.samples.write_bytes(b"".join(encode(event) + b"\n" for event in events))
@@ -79,12 +79,6 @@ def test_a_run_on_a_fallback_kernel_says_so(folders, capsys):
 def test_where_none_failed_the_command_for_a_launch_that_was_refused_is_named(folders, capsys):
     assert main(["why"]) == 2
     assert re.findall(r"dflash-tui \w+", capsys.readouterr().err) == ["dflash-tui doctor", "dflash-tui ps"]
-
-
-def test_a_report_goes_to_stdout(failed, capsys, snapshot):
-    """It can be sent into a file as it is."""
-    assert main(["why", "--report"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == snapshot
 
 
 def test_a_run_whose_end_nobody_saw_is_explained(folders, capsys, snapshot):

@@ -96,12 +96,9 @@ def plan_patches(engine: Engine) -> tuple[tuple[str, ...], Mapping[str, str]]:
 @pytest.mark.parametrize(
     ("says", "holds", "state"),
     [
-        ("0.23.0", "0.23.0", PatchState.NEEDED),
         ("0.23.0", "0.24.0", PatchState.UPSTREAM),
         ("0.24.0", "0.23.0", PatchState.NEEDED),
-        ("0.24.0", "0.24.0", PatchState.UPSTREAM),
         ("0.23.1.dev7", "0.24.0", PatchState.UPSTREAM),
-        ("0.23.1.dev7", "0.23.0", PatchState.NEEDED),
     ],
 )
 def test_a_source_tree_is_judged_by_what_it_holds(says, holds, state, texts, tmp_path, monkeypatch):  # noqa: PLR0917
@@ -136,15 +133,3 @@ def test_a_link_out_of_the_source_tree_is_refused(tmp_path):
     engine = noted(tmp_path / "engine", source, "0.23.0")
     found = status.find_patch_status(patch_file.load_patch(PATCH), engine)
     assert "leads out of" in f"{found.why}{found.drift}"
-
-
-def test_a_package_on_a_path_file_alone(tmp_path, real_python):
-    """No installer says that it is installed; it is found all the same."""
-    source = checkout(tmp_path / "source", TEXTS)
-    site = next(real_python.glob("lib/python3.*/site-packages"))
-    (site / "mine.pth").write_text(f"# mine\n\n{source}\n")
-    info = site / "vllm-0.23.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.23.0\n")
-    (real_python / "bin" / "vllm").write_text("#!/bin/sh\n")
-    assert inventory.adopt_engine(real_python).vllm_package == source / "vllm"

@@ -91,37 +91,6 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
 
 
 @pytest.mark.index
-def test_the_published_way_of_qwen3_next_is_recognised(read, tmp_path):
-    """The marker may stand anywhere among imports and bases; without the import it is broken, not in."""
-    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
-    edit(engine, NEXT, "    IsHybrid,\n):", "    IsHybrid, SupportsEagle3\n):")
-    found = stand(engine)["qwen3-next-eagle3"]
-    assert found.state is PatchState.DRIFTED
-    edit(engine, NEXT, "    SupportsLoRA,\n", "    SupportsLoRA,\n    SupportsEagle3,\n")
-    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
-
-
-@pytest.mark.index
-@pytest.mark.parametrize(
-    "text",
-    [
-        "    # def supports_non_causal(cls) -> bool:\n    #     return True\n",
-        "    said = 'supports_non_causal'\n",
-    ],
-)
-def test_what_only_looks_like_it_is_not_it(read, tmp_path, text):
-    """A comment and a string: the patch is needed all the same."""
-    engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
-    edit(
-        engine,
-        TRITON,
-        "    @classmethod\n    def supports_head_size",
-        f"{text}    @classmethod\n    def supports_head_size",
-    )
-    assert stand(engine)["triton-non-causal"].state is PatchState.NEEDED
-
-
-@pytest.mark.index
 def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     """Ours in the one and theirs in the other is not in; it is shown what stands there."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
@@ -144,11 +113,8 @@ def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
     ("source", "version", "expected"),
     [
         ("0.20.2", "0.19.2rc1.dev21", {"triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3"}),
-        ("0.20.2", "0.1.dev1", {"triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3"}),
         ("0.20.2", "0.24.0rc1", {"triton-non-causal", "dflash-draft-flash-attn", "qwen3-next-eagle3"}),
-        ("0.22.0", "0.20.3.dev5", {"qwen3-next-eagle3", "gemma4-draft-mm-prefix"}),
         ("0.24.0", "0.23.1rc1.dev99", set()),
-        ("0.33.0", "0.20.2rc1", set()),
     ],
 )
 def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expected):
@@ -159,17 +125,6 @@ def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expe
     others = {one.state for name, one in found.items() if name not in needed}
     assert others <= {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
     assert all(f"{version} is not a release" in one.why for one in found.values())
-
-
-@pytest.mark.index
-def test_a_file_as_published_is_upstreams_work(read, tmp_path):
-    """What the wheel's RECORD vouches for nobody has changed, although the text is the very one of our patch."""
-    engine = installed(tmp_path / "e", read["0.24.0"], "0.23.0")  # as if it had come a release earlier
-    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.UPSTREAM
-    engine = installed(tmp_path / "f", read["0.22.0"], "0.23.0")
-    for one in patch_file.load_patch("qwen3-next-eagle3").files[0].edits:
-        edit(engine, NEXT, one.old, one.new)
-    assert stand(engine)["qwen3-next-eagle3"].state is PatchState.APPLIED_BY_OTHER
 
 
 @pytest.mark.index
@@ -262,11 +217,8 @@ def test_other_releases_need_no_patch(tmp_path, shipped, pristine, version, dist
     assert tree(other.folder) == before
 
 
-@pytest.mark.parametrize("spoil", [(2, "", ""), (1, "_ensure_int64(output)", "output"), (0, "", "")])
-def test_a_file_that_differs_is_reported(engine, shipped, pristine, spoil):
-    """Text that is there twice, or not, is drift, and the report says how it differs."""
-    repeat, old, new = spoil
-    (engine.site_packages / "vllm" / CPU_FILE).write_text((pristine.replace(old, new) if old else pristine) * repeat)
+def test_text_that_is_there_twice_is_drift(engine, shipped, pristine):
+    (engine.site_packages / "vllm" / CPU_FILE).write_text(pristine * 2)
     found = status.find_patch_status(shipped, engine)
     assert found.state is PatchState.DRIFTED
     assert CPU_FILE in found.drift

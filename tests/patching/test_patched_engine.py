@@ -249,10 +249,9 @@ def test_patch_that_does_not_fit(engine, shipped):
     assert nothing_made()
 
 
-@pytest.mark.parametrize("new", ["x = (", "return 1"])
-def test_patch_that_breaks_the_syntax(engine, shipped, new):
+def test_patch_that_breaks_the_syntax(engine, shipped):
     with pytest.raises(PatchError, match="valid Python"):
-        make(engine, on_other(shipped, new=new))
+        make(engine, on_other(shipped, new="return 1"))
     assert nothing_made()
 
 

@@ -108,7 +108,7 @@ def test_what_a_script_reads_is_fetched_by_hash(packaged):
 
     wheels = packaged.with_name("wheels")
     other = tiny_wheels.write_wheel(wheels, "x = 2")
-    with pytest.raises(EngineError, match="the hash") as differing:
+    with pytest.raises(EngineError, match="Hash mismatch") as differing:
         asyncio.run(built(packaged, []))
     assert tiny_wheels.hash_of(other) in differing.value.evidence
     assert list_models() == []

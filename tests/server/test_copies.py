@@ -269,11 +269,6 @@ def test_changed_folder_does_not_get_its_name(tune, far):
     assert sum(ask(find_tune(tune)).missing.values()) == find_tune(tune).size
 
 
-def test_folder_at_the_same_path_is_used(tune, far):
-    """Its files are compared later."""
-    assert ask(find_tune(tune, str(far.folder))).is_done
-
-
 def test_checks_state_what_is_copied(source, there):
     async def look() -> list[copies.MissingModel]:
         async with open_connection("spark-b") as peer:

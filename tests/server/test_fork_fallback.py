@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.engines import environments
-from dflash_tui.launch import restarts
+from dflash_tui.launch import session
 from dflash_tui.monitoring import sampler
 from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.plan import Plan
@@ -40,7 +40,7 @@ def impatient(monkeypatch):
     """A second of silence is a long one here."""
     monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(startup, "STALL_SECONDS", 0.5)
-    monkeypatch.setattr(restarts, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(session, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
 
 
@@ -62,7 +62,7 @@ async def test_a_start_that_hangs_is_ended_and_remembered(started):
     run = lifecycle.launch_server(plan_of(_HANGS, _VERSION, _RESOLVED), engine="fake")
     started.append(run)
     async with watching(run) as state:
-        why = await restarts.end_failed_start(run, state)
+        why = await session.end_failed_start(run, state)
     assert "hung" in why
     assert not server_process.list_processes(run)
     assert environments.read_failed_measures(Path(run.plan.unpatched_folder)) == {FORK: why}
@@ -76,7 +76,7 @@ async def test_other_silences_are_left_alone(started):
         await until(lambda: len(state.lines) == len(lines))
         later = state.lines[-1].at + 600
         await until(lambda: len(state.startup.activities) > 3)
-        assert restarts.explain_failed_fork(run, state, max(later, time.time())) == ""
+        assert session.explain_failed_fork(run, state, max(later, time.time())) == ""
     assert server_process.is_alive(run)
 
 
@@ -85,7 +85,7 @@ async def test_a_gpu_that_a_fork_cannot_have_is_a_failure_of_fork(started):
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, _FIRST, _NO_GPU), engine="fake")
     started.append(run)
     async with watching(run) as state:
-        why = await restarts.end_failed_start(run, state)
+        why = await session.end_failed_start(run, state)
     assert why
     assert FORK in environments.read_failed_measures(Path(run.plan.unpatched_folder))
 
@@ -94,7 +94,7 @@ async def test_a_start_that_fails_for_another_reason_keeps_fork(started):
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, "ValueError: no"), engine="fake")
     started.append(run)
     async with watching(run) as state:
-        assert await restarts.end_failed_start(run, state) == ""
+        assert await session.end_failed_start(run, state) == ""
     assert environments.read_failed_measures(Path(run.plan.unpatched_folder)) == {}
 
 

@@ -44,7 +44,7 @@ exec {uv} "$@"
 """
 WHEEL = "slow-1.0-py3-none-any.whl"
 METADATA = "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n"
-MODULES = 2000
+MODULES = 600
 RECIPE = """\
 title: A package that takes its time
 status: experimental

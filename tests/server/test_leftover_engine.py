@@ -66,7 +66,7 @@ def test_the_engine_that_has_the_port_is_named(left, capsys):
         assert f"dflash-tui stop --orphans {engine}" in owner
         request = LaunchRequest(recipe="demo-cpu", port=run.plan.port)
         with pytest.raises(UsageError) as refused:
-            session._admit(planner.plan_launch(request, GpuProbe()), print, "")
+            session._admit(planner.plan_launch(request, GpuProbe()), print)
         assert f"pid {engine}" in refused.value.what
         assert main(["stop"]) == 2
         assert "dflash-tui stop --orphans" in capsys.readouterr().err

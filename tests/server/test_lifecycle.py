@@ -37,7 +37,7 @@ def tell(line):
     told.append(line)
     if sys.argv[2]:
         os.environ["STAND_IN_NVML"] = sys.argv[2]  # the driver has given it back, as its next session says
-        nvml._driver.in_session = False
+        nvml._begin_session.cache_clear()
 _, stayed = asyncio.run(shutdown.stop_and_release_memory(run, tell))
 print(json.dumps([told, stayed, server_process.list_processes(run)]))
 """

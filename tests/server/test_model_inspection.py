@@ -112,15 +112,6 @@ async def test_both_models_are_inspected_in_one_process(plan, engine, monkeypatc
     assert await prepared(plan, engine) == []
 
 
-async def test_a_changed_source_is_inspected_anew(plan, engine):
-    """As by a patch; and only that one, by the same rule that vLLM has."""
-    await prepared(plan, engine)
-    source(engine, "qwen3.py").write_text("target = 2\n")
-    assert model_inspection.list_uninspected(plan, engine) == [("Qwen3ForCausalLM",)]
-    assert len(await prepared(plan, engine)) == 2
-    assert model_inspection.list_uninspected(plan, engine) == []
-
-
 async def test_a_failure_is_a_line_and_is_remembered(plan, engine):
     """The launch goes on; the next one of this engine does without, until somebody asks for it by name."""
     source(engine, "qwen3_dflash.py").write_text("raise ImportError('no kernel for this')\n")

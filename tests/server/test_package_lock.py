@@ -76,8 +76,9 @@ def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec
     tiny_wheels.write_wheel(wheels, "import os; print('evil')")
     with pytest.raises(EngineError) as caught:
         install(spec)
-    assert f"{tiny_wheels.NAME}==1.0 differs from" in caught.value.what
-    assert caught.value.evidence == f"expected {before}, got {tiny_wheels.hash_of(wheel)}"
+    assert all(
+        word in caught.value.evidence for word in (f"{tiny_wheels.NAME}==1.0", before, tiny_wheels.hash_of(wheel))
+    )
     assert f"rm {lock}" in caught.value.hint
     assert not Path(engine.folder).exists()
     lock.unlink()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from dflash_tui.benchmark import (
     suites,
 )
 from dflash_tui.benchmark.prompts import Sampling
-from dflash_tui.benchmark.sse import Answer
 from dflash_tui.cli.commands import up
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
@@ -36,7 +34,6 @@ from dflash_tui.events import (
     Exited,
     Health,
     HealthChanged,
-    ProcessorsSampled,
     RequestDone,
     Sampled,
 )
@@ -98,18 +95,6 @@ async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch
     assert activities[-1].cpu >= activities[0].cpu >= 0
     assert activities[-1].cpu > 0
     assert all(activity.at <= changes[-1].at for activity in activities)
-
-
-async def test_the_processors_of_a_server_without_a_gpu_are_recorded_while_it_serves(launch, monkeypatch):
-    """Of one at rest they are written every ten seconds only, unless its threads come and go."""
-    monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
-    run = launch()
-    async with watching(run) as state:
-        await until(lambda: state.health is Health.WARM and bool(state.processors))
-    sample = recorded(run, ProcessorsSampled)[0]
-    assert sample.busy >= 0
-    assert sample.threads >= 1
-    assert sample.total == len(os.sched_getaffinity(0))
 
 
 async def test_a_server_that_cannot_generate_is_unhealthy(launch):
@@ -394,17 +379,3 @@ async def test_what_is_sent_before_it_is_ready(launch, monkeypatch, on_cpu, cont
     assert state.time_to_ready is not None
     assert state.time_to_up is not None
     assert state.time_to_ready == pytest.approx(state.time_to_up + sum(done.total for done in requests), abs=1e-4)
-
-
-async def test_a_greedy_request_that_fails_does_not_keep_a_server_from_being_ready(launch, monkeypatch):
-    async def failing(*_: object, **__: object) -> tuple[RequestDone, Answer]:
-        return RequestDone(time.time(), GREEDY_WARM_UP, error="HTTP 500: no kernel"), Answer()
-
-    monkeypatch.setattr(client, "send_greedy_warm_up", failing)
-    run = lifecycle.launch_server(replace(made(free_port(18_270)), start=("warm-up",)), engine="fake")
-    try:
-        async with watching(run) as state:
-            await until(lambda: state.health is Health.WARM)
-    finally:
-        await lifecycle.stop_server(run, grace=0.1)
-    assert state.startup.greedy_request is not None

@@ -11,17 +11,16 @@ from msgspec.structs import replace
 from packaging.version import Version
 
 from dflash_tui.engines import uv_process
-from dflash_tui.planning import releases
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec
 from tests.support.uv_resolution import MACHINES, Package, resolve
 
 DEMO = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
-SPECS: dict[str, EngineSpec] = {**releases.load_releases(), "demo-cpu": DEMO}
+SPECS: dict[str, EngineSpec] = {**recipe_loader.load_releases(), "demo-cpu": DEMO}
 CASES = [(name, machine) for name in SPECS for machine in MACHINES]
 Case = tuple[str, str]
 # The newest release and the demo always, all others with `-m long`.
-QUICK = [(max(releases.load_releases(), key=Version), "aarch64"), ("demo-cpu", "x86_64")]
+QUICK = [(max(recipe_loader.load_releases(), key=Version), "aarch64"), ("demo-cpu", "x86_64")]
 # They share what they resolve, so one worker has them all.
 pytestmark = pytest.mark.xdist_group("resolve")
 
@@ -80,7 +79,7 @@ def test_a_wheel_folder_with_a_cpu_torch_does_not_spoil_a_release(index, tmp_pat
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-    release = releases.load_releases()["0.32.0"]
+    release = recipe_loader.load_releases()["0.32.0"]
     assert resolve(release, "x86_64", tmp_path)["torch"].version == "2.13.0"
     unguarded = replace(release, packages=tuple(line for line in release.packages if not line.startswith("torch")))
     assert resolve(unguarded, "x86_64", tmp_path)["torch"].version == "2.13.0+cpu"
@@ -88,7 +87,7 @@ def test_a_wheel_folder_with_a_cpu_torch_does_not_spoil_a_release(index, tmp_pat
 
 def test_the_table_is_in_order():
     """Each release is named by its vLLM, pins its transformers and keeps a CPU torch out; the oldest comes first."""
-    table = releases.load_releases()
+    table = recipe_loader.load_releases()
     for version, release in table.items():
         assert f"vllm=={version}" in release.packages
         assert any(re.fullmatch(r"transformers==[\d.]+", line) for line in release.packages)

@@ -106,19 +106,3 @@ async def test_ctrl_c_does_not_wait_for_an_answer(attached):
         process.send_signal(signal.SIGINT)
         await until(lambda: process.poll() is not None, 60)
     assert process.returncode == 130
-
-
-@pytest.mark.parametrize("name", ["xn--a"])
-async def test_a_redirect_is_an_error_status_whatever_name_it_has(name):
-    """The name of a redirect that nobody follows is read by httpx, which fails at one that is none."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 302 Found\r\nLocation: http://{name}/\r\nContent-Length: 0\r\n\r\n".encode())
-
-    async with serving(answer) as url, bounded_http.open_client(url, timeout=60.0) as client:
-        with pytest.raises(bounded_http.BadResponse) as error:
-            await bounded_http.fetch_bounded(client, "/metrics")
-        assert error.value.status == 302
-        body = {"max_tokens": 1, "messages": []}
-        assert (await client.post("/v1/chat/completions", json=body)).status_code == 302

@@ -30,7 +30,8 @@ def design(vary: str, arms: dict[str, Plan], order: Sequence[int], **changes: An
     """Return an experiment with these arms, launched in this order."""
     usual: dict[str, Any] = {
         "id": "ab", "made_at": 0.0, "version": "1", "recipe": "recipe", "vary": vary, "suite": "field", "digest": "",
-        "arms": tuple(Arm(name, LaunchRequest("toy"), plan) for name, plan in arms.items()), "order": tuple(order),
+        "arms": tuple(Arm(name, LaunchRequest(recipe="toy"), plan) for name, plan in arms.items()),
+        "order": tuple(order),
     }  # fmt: skip
     return Design(**{**usual, **changes})
 

@@ -77,11 +77,6 @@ class FarHome:
         text = _SSH.format(home=self.folder, tools=self.programs, links=self.links, filter=run)
         self.put(self.root / "near" / "ssh", text)
 
-    def put_cut(self, count: int, *, stays: bool = False) -> None:
-        """Let so many bytes of stdin come there, each at once; the line ends then, or stays until it ends here."""
-        self.put_first_bytes()
-        self.put_ssh(f"first-bytes {count} {'stays' * stays}")
-
     def put_first_bytes(self) -> None:
         """Put a program on its PATH that passes so many bytes on."""
         self.put(self.programs / "first-bytes", f"#!{sys.executable}\n{_FIRST_BYTES}")

@@ -43,7 +43,7 @@ def _run(said: str) -> None:
     plan = replace(
         run.plan, title=said, target=said, drafter=said, served_name=said, synthetic=said, warnings=(said,),
         argv=(*run.plan.argv, f"--x={said}"), env={"X": said}, profile=said, variant=said, vllm=said,
-        engine_folder=f"/{said}", request=LaunchRequest("toy", settings={"x": said}),
+        engine_folder=f"/{said}", request=LaunchRequest(recipe="toy", settings={"x": said}),
     )  # fmt: skip
     run = replace(run, plan=plan, engine=said, forced=said, patches=(said,))
     (folder / recording.RUN_PART).write_bytes(msgspec.json.encode(run))

@@ -70,7 +70,7 @@ def propose(axis: str, best: Arm, known: Sequence[Arm]) -> Proposal:
 
 def a_tune(budget: float, axes: Sequence[str]) -> Design:
     """Return a tune of the recipe `toy`, which runs eagerly with eight drafted tokens."""
-    published = LaunchRequest("toy")
+    published = LaunchRequest(recipe="toy")
     return Design(
         id="tune", made_at=0.0, version="1", recipe="toy", vary="tune", arms=(an_arm(published, published),),
         order=(0,), suite="field", digest="", own_cache=False, tuning=Tuning(budget, tuple(axes), "toy-tuned"),

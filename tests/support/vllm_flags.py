@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import iterate_layers
 from tests.support import wheels
@@ -53,7 +53,7 @@ def list_listed() -> list[str]:
     """Return the releases whose flags are shipped: the last eight, and older ones that a profile of a recipe names."""
     recipes, _ = recipe_loader.load_all_recipes()
     named = {layer.engine.vllm for recipe in recipes.values() for _, layer in iterate_layers(recipe) if layer.engine}
-    table = list(releases.load_releases())
+    table = list(recipe_loader.load_releases())
     return [version for version in table if version in {*table[-8:], *named}]
 
 

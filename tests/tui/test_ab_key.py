@@ -1,5 +1,6 @@
 """`a` on the launch screen: what an A/B would do, begun with enter, driven by a process of its own to the verdict."""
 
+import re
 import threading
 
 import pytest
@@ -125,8 +126,8 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await pilot.press("y")
         await patient(pilot, "A/B HALTED")
         assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
-        await patient(pilot, "r Resume")
-        await pilot.press("r")
+        await patient(pilot, "⏎ Resume")
+        await pilot.press("enter")
         await patient(pilot, "A/B RUNNING")
 
 
@@ -147,6 +148,21 @@ async def test_the_dialog_says_what_would_happen_before_it_does():
         assert isinstance(dialog, NewExperiment)
         await pilot.press("v", "down", "down", "enter")
         await wait_for(pilot, lambda: dialog.vary == "mode=eager,compile")
+        await pilot.press("o")
+        await shows(pilot, "options of the A/B", "rounds", "temperature")
+        await pilot.press(*"round", "equals_sign", "3", "enter")
+        await shows(pilot, "an A/B has no option round")
+        await pilot.press("o", "ctrl+u", *"rounds", "equals_sign", "3", "enter")
+        await wait_for(pilot, lambda: dialog.options == "rounds=3")
         await pilot.press("escape")
         assert panel.launch_screen.is_active
     assert not store.list_experiments()
+
+
+@pytest.mark.parametrize("key", ["a", "f"])
+async def test_the_dialog_says_that_the_recipe_would_not_start(key):
+    panel = app({"gemma-4-31b": recipe_loader.find_recipe("gemma-4-31b")})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "1 recipe that would not start here")
+        await pilot.press("enter", key)
+        await wait_for(pilot, lambda: re.search("✗ {4,}no GPU here; it is for gb10", text(panel)) is not None)

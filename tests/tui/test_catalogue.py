@@ -14,7 +14,6 @@ from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.drafters import DrafterDialog
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.widgets.recipe_list import FOLD, RecipeList
-from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import NO_GPU, shows, wait_for
 
 CARD = Gpu(
@@ -82,13 +81,6 @@ async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
         await pilot.press("enter")
         await wait_for(pilot, lambda: {*rows.visible_names} == {*rows.entries})
         assert rows.choice.suited(rows.chosen).suits is Suitability.NO
-
-
-async def test_of_those_that_nobody_reported_one_with_a_published_gain_stands_first(hub):
-    panel = panel_on(GpuProbe((a_gpu(Hardware.GB10),)))
-    async with panel.run_test(size=(120, 36)) as pilot:
-        rows = panel.screen.query_one(RecipeList)
-        await wait_for(pilot, lambda: isinstance(rows.chosen, Recipe) and rows.chosen.name == "gemma-4-31b")
 
 
 async def test_enter_on_a_pair_makes_a_recipe_of_it(hub):

@@ -7,17 +7,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.content import Content
 
-from dflash_tui.common.formatting import draw_bar
-from dflash_tui.tui.widgets.chart import Chart, ChartLine, choose_ticks, fit_columns, round_axis_limit, split_line
-
-
-def test_values_are_reduced_to_one_finite_clamped_point_per_column():
-    points = list(fit_columns([math.nan, 1.0, 3.0, math.inf, 1e12, -5.0], columns=3, low=0, high=10))
-    assert points == [(0.0, 1.0), (2.0, 3.0), (4.0, 10.0)]
-
-
-def test_columns_without_a_value_are_left_out():
-    assert [x for x, _ in fit_columns([1.0, math.nan, math.nan, 2.0], columns=4, low=0, high=10)] == [0.0, 3.0]
+from dflash_tui.tui.widgets.chart import Chart, ChartLine, round_axis_limit, split_line
 
 
 def test_a_level_stretch_keeps_its_ends_and_a_gap_stays_a_gap():
@@ -38,18 +28,6 @@ def test_an_axis_ends_at_a_round_number():
         40,
         200,
     ]
-
-
-def test_a_bar_is_exact_to_an_eighth():
-    assert [draw_bar(share, 4) for share in (0, 0.5, 0.53, 1, 7)] == ["", "██", "██▏", "████", "████"]
-
-
-def test_an_axis_is_labelled_with_round_numbers():
-    assert choose_ticks(10, 4) == [0, 2.5, 5, 7.5, 10]
-    assert choose_ticks(100, 1) == [0, 100]
-    assert choose_ticks(139.8, 4) == [0, 40, 80, 120]
-    assert choose_ticks(139.8, 2) == [0, 50, 100]
-    assert choose_ticks(139.8, 1) == [0, 80]
 
 
 class Host(App[None]):

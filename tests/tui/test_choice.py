@@ -1,12 +1,11 @@
 """What the launch screen makes of a recipe on this or that GPU, without a screen."""
 
 import pytest
-from msgspec.structs import replace
 
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.tui.launch_selection import LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_plan
 from tests.support.preflight_situations import a_gpu
@@ -71,19 +70,15 @@ def test_what_would_fail_a_check_offline_has_no_tick():
     assert (choice.suited(recipe).suits, "needs driver 580" in choice.suited(recipe).why) == (Suitability.NO, True)
 
 
-def test_profiles_and_variants_go_round():
-    recipe, choice = recipe_loader.find_recipe("gemma-4-31b"), on(a_gpu(Hardware.GB10))
-    assert choice.plan(recipe).plan.patches == ()
-    assert choice.next_profile(recipe)
-    assert choice.plan(recipe).plan.vllm == "0.20.2"
-    assert "triton-non-causal" in choice.plan(recipe).plan.patches
-    assert choice.next_profile(recipe)
-    assert choice.plan(recipe).plan.profile == "stock"
-    assert choice.next_variant(recipe)
-    assert choice.plan(recipe).plan.num_speculative_tokens == 15
-    while choice.request(recipe).variant:
-        choice.next_variant(recipe)
-    assert not choice.next_variant(a_recipe())
+def test_the_fast_set_up_is_toggled():
+    choice, recipe = on(a_gpu(Hardware.H200)), recipe_loader.find_recipe("gemma-4-26b-a4b")
+    assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
+    assert choice.has_fast(recipe)
+    choice.toggle_fast(recipe)
+    assert choice.plan(recipe).plan.patches == ("triton-split-verify",)
+    choice.toggle_fast(recipe)
+    assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
+    assert not choice.has_fast(recipe_loader.find_recipe("qwen3.5-27b"))
 
 
 def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid():
@@ -116,20 +111,3 @@ def test_the_methods_go_round_each_with_its_own_drafts():
         plan = choice.plan(recipe).plan
         drafts.append((plan.method.value, plan.num_speculative_tokens))
     assert drafts == [("mtp", 4), ("eagle3", 3), ("ngram", 5), ("suffix", 24), ("none", 0), ("dflash", 15)]
-
-
-def test_the_mode_goes_round_and_a_cpu_has_no_graphs():
-    choice, recipe, cpu = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("qwen3.5-27b"), a_recipe()
-    modes: dict[str, list[Mode]] = {recipe.name: [], cpu.name: []}
-    for each in (recipe, cpu) * 3:
-        modes[each.name].append(choice.plan(each).plan.mode)
-        choice.next_mode(each)
-    assert modes[recipe.name] == [Mode.COMPILE, Mode.EAGER, Mode.GRAPHS]
-    assert modes[cpu.name] == [Mode.EAGER, Mode.COMPILE, Mode.EAGER]
-
-
-def test_more_models_than_memory_says_the_figures():
-    recipe = replace(recipe_loader.find_recipe("qwen3.5-27b"), hardware={})
-    found = on(a_gpu(Hardware.RTX_5090)).suited(recipe)
-    assert found.suits is Suitability.NO
-    assert "GiB at least" in found.why

@@ -8,14 +8,10 @@ from textual.content import Content
 from textual.geometry import Size
 
 from dflash_tui.cli.event_lines import WindowFigures
-from dflash_tui.common.formatting import (
-    truncate_middle,
-)
 from dflash_tui.events import (
     Counters,
     Health,
     HealthChanged,
-    LogLine,
     MemorySampled,
     RequestDone,
     Sampled,
@@ -28,11 +24,10 @@ from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.render.run import render_log_line, render_startup, render_status
-from dflash_tui.tui.widgets.basic import Positions, Requests
-from dflash_tui.tui.widgets.figures import Tiles, build_speed, build_tiles
+from dflash_tui.tui.render.run import render_startup, render_status
+from dflash_tui.tui.widgets.figures import Positions, Requests, Tiles, build_speed, build_tiles
 from tests.support import recorded_startups
-from tests.tui.conftest import BASE, HOSTILE, a_run, latencies, traffic
+from tests.tui.conftest import BASE, a_run, latencies, traffic
 
 
 def folded(*events) -> RunState:
@@ -128,18 +123,6 @@ def test_traffic_gives_rates_of_the_last_seconds():
     assert (values["total"], values["acceptance"], values["accept"]) == ("40.0", "42.9 %", "4.00")
 
 
-def test_a_silent_server_has_no_present_rate():
-    counters = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0)
-    state = folded(Sampled(BASE, counters), Sampled(BASE + 1, counters))
-    assert shown(state, BASE + 2)["total"] == "0.0"
-    assert shown(state, BASE + 60)["run/wait/preempt"] == "—"
-
-
-def test_preemptions_are_unknown_before_a_second_reading():
-    state = folded(Sampled(BASE, Counters(0.0, preemptions=9.0)))
-    assert shown(state, BASE)["run/wait/preempt"] == "0/0/—"
-
-
 def test_a_queue_that_the_server_does_not_tell_is_unknown():
     untold = Counters(0.0, running=None, waiting=None, preemptions=None)
     state = folded(Sampled(BASE, untold), Sampled(BASE + 2, untold))
@@ -196,12 +179,6 @@ def test_positions_that_have_no_room_are_left_out_whole(size, monkeypatch):
     assert ("…" in drawn.plain, " 15 " in drawn.plain) == (size == (25, 4), size != (25, 4))
 
 
-def test_a_name_with_markup_stays_a_name():
-    run = a_run(recipe=HOSTILE, synthetic=HOSTILE)
-    line = render_status(run.plan, run, folded(), None, now=BASE, frozen=True, width=999)
-    assert line.plain.count(HOSTILE) == 2
-
-
 def test_phases_have_a_row_each_and_only_one_runs(starting):
     events, now = starting
     lines = render_startup(folded(*events), now, 100).plain.splitlines()
@@ -239,32 +216,6 @@ def test_a_stall_is_explained_in_full():
     assert len(told.splitlines()) <= 11
     assert "! jit " in told
     assert "VLLM_USE_FLASHINFER_SAMPLER=0 does without them" in " ".join(told.split())
-
-
-def test_a_log_line_has_local_time_and_a_mark_for_trouble():
-    line = LogLine(BASE, "it is bad", "ERROR", "vllm/core.py")
-    assert render_log_line(line, 3600.0) == "02:24:00 ✗ it is bad  [core]"
-
-
-def test_a_line_without_a_stamp_of_its_own_shows_no_time():
-    """The web server's lines carry no stamp; that of the line before may be minutes old."""
-    line = LogLine(BASE, '127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK', "INFO")
-    assert render_log_line(line, 3600.0).startswith(" " * 10 + " 127.0.0.1")
-
-
-@pytest.mark.parametrize(
-    ("name", "width", "shown"),
-    [
-        ("gemma-4-31b-it-dflash-nvfp4", 40, "gemma-4-31b-it-dflash-nvfp4"),
-        ("gemma-4-31b-it-dflash-nvfp4", 16, "gemma-4-…h-nvfp4"),
-        ("gemma-4-31b-it-dflash-nvfp4", 1, "…"),
-        ("gemma-4-31b-it-dflash-nvfp4", 0, ""),
-        ("ab", 2, "ab"),
-    ],
-)
-def test_a_long_name_is_cut_in_its_middle(name, width, shown):
-    assert truncate_middle(name, width) == shown
-    assert len(truncate_middle(name, width)) <= width
 
 
 @pytest.mark.parametrize(

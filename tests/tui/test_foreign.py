@@ -188,8 +188,11 @@ async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(ser
         await shows(pilot, "✗ UNHEALTHY", "! /health: HTTP 500")
         await pilot.press("1")
         assert panel.current_mode == "launch"
+        await wait_for(pilot, lambda: not [one for one in panel.workers if one.group == "foreign"])
+        asked = len(server.asked)
         await pilot.press("2")
         await shows(pilot, "FOREIGN")
+        await wait_for(pilot, lambda: len(server.asked) > asked)
 
 
 async def test_enter_watches_a_server_that_was_found(server, monkeypatch):

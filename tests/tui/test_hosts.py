@@ -11,7 +11,6 @@ from textual.widgets import Input, OptionList
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import Preparing, RankSampled, RankState, Step
 from dflash_tui.launch import planner
-from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.transport import NeedsProgram
@@ -236,17 +235,9 @@ def test_a_further_rank_is_this_machine_where_it_runs():
     assert own.startswith("rank 1 this machine ● running ")
 
 
-def test_the_energy_of_a_server_over_hosts_is_unknown():
-    """The driver of this machine tells of the GPUs of one rank alone."""
-    gpus = ("GPU-a",)
-    alone, pair = (replace(run, plan=replace(run.plan, gpus=gpus)) for run in (a_run(), a_pair()))
-    assert (alone.metered_gpus, pair.metered_gpus) == (gpus, ())
-    assert nvml.find_energy_meter(()) is None
-
-
 def test_a_launch_again_keeps_the_link_in_view_and_looks_it_up_again(folders):
     """Addresses that the link had are no change of the command, and are not relied upon."""
-    request = LaunchRequest("demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
+    request = LaunchRequest(recipe="demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
     named = planner.plan_launch(request, GpuProbe(), cluster=PAIR)
     run = replace(a_run(), plan=named.plan)
     again = plan_relaunch(run, LaunchChanges()).plan

@@ -14,7 +14,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.basic import Help
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_recipes
 from tests.support.waiting import PATIENCE
@@ -32,7 +31,6 @@ GB10 = Gpu(
     temperature_c=47,
     throttle=("power cap",),
 )
-LOST = Gpu(1, trouble="GPU is lost: a reboot brings it back")
 
 
 async def test_the_plan_says_what_enter_would_do():
@@ -44,16 +42,6 @@ async def test_the_plan_says_what_enter_would_do():
         assert words in seen
     for words in ("synthetic: hand-made toy weights", "no server running", "the CPU demo"):
         assert words in seen
-
-
-async def test_details_are_the_whole_plan_with_its_command():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(120, 40)) as pilot:
-        await shows(pilot, "i details and the command")
-        await pilot.press("i")
-        await shows(pilot, "someone/target", "7 tokens per step", "cpu-expand-kernel")
-        await pilot.press("i")
-        await wait_for(pilot, lambda: "someone/target" not in text(panel))
 
 
 async def test_a_slow_driver_holds_nothing_up():
@@ -72,12 +60,6 @@ async def test_a_slow_driver_holds_nothing_up():
         await shows(pilot, "the CPU demo")
 
 
-async def test_a_gpu_is_described():
-    panel = app({"toy": a_recipe()}, probe=GpuProbe((GB10, LOST), "580.95"))
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "▸ 0 GB10  119 GiB unified, 6 %", "power cap", "1  GPU is lost", "driver 580.95")
-
-
 @pytest.mark.parametrize("size", [(60, 20), (120, 36)])
 async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
     """Facts that do not fit are left out, what slows it down never."""
@@ -86,24 +68,6 @@ async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
     async with panel.run_test(size=size) as pilot:
         await shows(pilot, "0 RTX 5090 Laptop  119 GiB, 6 %", "power cap")
         await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 1)
-
-
-async def test_of_many_gpus_those_in_trouble_and_those_taken_are_seen():
-    """Where there is no room for all of them, it says how many are not shown."""
-    gpus = [replace(GB10, index=place, uuid=f"GPU-{place}", unified=False) for place in range(8)]
-    gpus[6] = replace(LOST, index=6)
-    panel = app({"toy": a_recipe()}, probe=GpuProbe(tuple(gpus), "580.95"))
-    async with panel.run_test(size=(60, 20)) as pilot:
-        await shows(pilot, "6  GPU is lost")
-        assert ("and 6 more" in text(panel)) == (len(gpus) > 3)
-        await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 3)
-
-
-async def test_words_that_no_recipe_has_are_said():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await pilot.press("slash", *"zzz")
-        await shows(pilot, "all these words")
 
 
 async def test_keys_that_arrive_at_once_are_for_the_filter():
@@ -178,22 +142,3 @@ async def test_no_recipe_at_all_is_said():
     async with panel.run_test() as pilot:
         await pilot.press("enter", "e", "y", "a")
         await wait_for(pilot, lambda: "no recipe was found" in text(panel))
-
-
-async def test_help_lists_the_keys_of_the_screen():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test() as pilot:
-        await pilot.press("question_mark")
-        assert isinstance(panel.screen, Help)
-        await wait_for(pilot, lambda: "Choose the mode" in text(panel))
-        await pilot.press("escape")
-        await wait_for(pilot, lambda: "Choose the mode" not in text(panel))
-
-
-async def test_a_small_terminal_is_said_and_undone():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(50, 12)) as pilot:
-        await wait_for(pilot, lambda: text(panel).strip() == "terminal too small: 50x12, needs 60x18")
-        await pilot.resize_terminal(80, 24)
-        await wait_for(pilot, lambda: "toy" in text(panel))
-        await wait_for(pilot, lambda: "too small" not in text(panel))

@@ -10,15 +10,11 @@ from msgspec.structs import replace
 from dflash_tui.common import paths
 from dflash_tui.engines import environments, inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch.planner import plan_launch
-from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.tui.dialogs import patches
 from dflash_tui.tui.dialogs.basic import TrustDialog
-from dflash_tui.tui.dialogs.patches import read_patch_view
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build, tree
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, shows, text, wait_for
@@ -127,12 +123,3 @@ def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
     assert f"· gb10-cutlass-fp8  not needed: {why}" in seen
     none = patches.read_patch_view(replace(plan, patches=(), skipped_patches={}))
     assert "needs no patch" in patches.render_patches(none, 80).plain
-
-
-def test_without_an_engine_a_line_that_stays_is_in_the_diff_once():
-    plan = plan_launch(LaunchRequest("gemma-4-31b", profile="seed", gpu="gb10"), GpuProbe()).plan
-    lines = read_patch_view(plan).diffs.splitlines()
-    removed, added = ({line[1:] for line in lines if line[:1] == sign and line[:3] != sign * 3} for sign in "-+")
-    assert added
-    assert not removed & added
-    assert sum(line.startswith("@@ ") for line in lines) >= len(plan.patches)

@@ -32,9 +32,5 @@ def test_the_boot_of_median_speed_is_played():
     assert (pair.a.boot.number, pair.b.boot.number) == (2, 3)
 
 
-def test_what_failed_is_not_played():
-    assert play(boots_at(10.0, 20.0, error="HTTP 400")) == []
-
-
 def test_an_answer_without_arrivals_is_not_played():
     assert play(boots_at(10.0, 20.0), ()) == []

@@ -2,14 +2,11 @@
 
 import pytest
 
-from dflash_tui.launch import planner
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.runs import RunRow, render_run_rows
 from dflash_tui.tui.render.plan import render_servers
-from dflash_tui.tui.widgets import recipe_list
-from dflash_tui.tui.widgets.recipe_list import RecipeRow, render_recipe_rows
+from dflash_tui.tui.widgets.recipe_list import RecipeRow
 from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import app, shows, text, wait_for
+from tests.tui.panel import app, shows, text
 
 FAMILY = tuple(
     RecipeRow(
@@ -17,23 +14,6 @@ FAMILY = tuple(
     )
     for letter in "abcdef"
 )
-DEMO = RecipeRow("✓", "demo-cpu", "70", "—", "290 MB", "dflash")
-
-
-@pytest.mark.parametrize("width", [24, 58, 92])
-def test_no_two_rows_are_alike_and_none_is_too_wide(width):
-    head, rows = render_recipe_rows([*FAMILY, DEMO], width)
-    assert len({row.plain for row in rows}) == len(rows)
-    assert all(row.cell_length <= width for row in (head, *rows))
-
-
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [(12, "✓ demo-cpu"), (26, "✓ demo-cpu 70 —"), (40, "✓ demo-cpu 70 — 290 MB dflash")],
-)
-def test_columns_fall_away_before_the_name_is_cut(width, shown):
-    (row,) = render_recipe_rows([DEMO], width)[1]
-    assert row.plain.split() == shown.split()
 
 
 async def test_the_highlighted_of_many_is_seen_and_its_place():
@@ -56,43 +36,3 @@ def test_running_servers_are_told_apart_and_keep_their_port(width):
     names, ports = zip(*(line.split("  :") for line in lines), strict=True)
     assert (len(set(names)), [port[:4] for port in ports]) == (6, ["8000", "8001", "8002", "8003", "8004", "8005"])
     assert max(map(len, lines)) <= width
-
-
-@pytest.mark.parametrize("width", [50, 94])
-def test_times_of_runs_then_names_have_the_room_first(width):
-    rows = [RunRow(a_run(recipe=one.name), "failed", 70.0) for one in FAMILY]
-    shown = [content.plain for content in render_run_rows(rows, width)]
-    assert len(set(shown)) == len(rows)
-    assert all(len(line) <= width for line in shown)
-    assert {"11-21 01:24" in line for line in shown} == {True}
-    assert FAMILY[0].name in render_run_rows(rows, 80)[0].plain
-
-
-async def test_each_recipe_is_judged_once_and_what_has_not_changed_is_not_drawn_again(monkeypatch):
-    """Only the highlighted one is worth a plan; the screen is drawn again every 2 s."""
-    planned: list[str] = []
-    outlined: list[str] = []
-    plan_launch, outline_launch = planner.plan_launch, planner.outline_launch
-
-    def count_plans(request, *args, **options):
-        planned.append(request.recipe)
-        return plan_launch(request, *args, **options)
-
-    def count_outlines(recipe, *args):
-        outlined.append(recipe.name)
-        return outline_launch(recipe, *args)
-
-    monkeypatch.setattr(planner, "plan_launch", count_plans)
-    monkeypatch.setattr(planner, "outline_launch", count_outlines)
-    names = [f"recipe-{number}" for number in range(6)]
-    panel = app({name: a_recipe(name=name) for name in names})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: panel.launch_screen.choice.probe is not None)
-        await shows(pilot, "dflash")
-        drawn: list[object] = []
-        monkeypatch.setattr(recipe_list, "render_recipe_rows", lambda *a: drawn.append(a))
-        for _ in range(3):
-            panel.launch_screen.draw()
-        assert drawn == []
-    assert sorted(outlined) == names
-    assert set(planned) == {names[0]}

@@ -58,17 +58,6 @@ async def test_keys_pause_seek_and_hurry(clock):
         await wait_for(pilot, lambda: "playing   ×2  4 s of 3:19" in text(panel))
 
 
-async def test_charts_and_alarms_have_their_keys(clock):
-    panel = playing(clock, at=150)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await caught_up(pilot)
-        assert "acceptance %" not in text(panel)
-        await pilot.press("c")
-        await shows(pilot, "acceptance %")
-        await pilot.press("exclamation_mark")
-        assert panel.screen.is_modal
-
-
 async def test_after_the_end_space_begins_anew(clock):
     panel = playing(clock, at=1e9)
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -6,7 +6,7 @@ import psutil
 import pytest
 from textual.pilot import Pilot
 
-from dflash_tui.launch import restarts
+from dflash_tui.launch import session
 from dflash_tui.planning import startup_optimizations
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.run_state import startup
@@ -27,7 +27,7 @@ async def launched(pilot: Pilot[str], *settings: str) -> DflashApp:
     panel = pilot.app
     assert isinstance(panel, DflashApp)
     planned = command_line.planned(fake_engine.RECIPE, *(word for name in settings for word in ("--set", name)))
-    panel.post_message(LaunchScreen.Launch(planned.resolved, planned.plan))
+    panel.post_message(LaunchScreen.Launch(planned))
     return panel
 
 
@@ -75,7 +75,7 @@ async def test_a_start_that_hangs_is_launched_again_with_spawn(panel_of, monkeyp
     monkeypatch.setattr(startup_optimizations, "_explain_spawn", lambda *_: "")  # as on a GPU
     monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(startup, "STALL_SECONDS", 0.5)
-    monkeypatch.setattr(restarts, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(session, "HUNG_SECONDS", 1.0)
     async with panel_of({0: ["hangs"]}).run_test(size=(120, 36)) as pilot:
         await launched(pilot)
         second = await warm(pilot, 1)

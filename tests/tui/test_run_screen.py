@@ -178,6 +178,9 @@ async def test_the_published_cycle_is_seen_and_named(live):
         await feed(pilot, a_run(), [*events, *done])
         await wait_for(pilot, lambda: re.search("4 of every 10 .* 62 instead of 21", text(panel)) is not None)
         await shows(pilot, "every 10: 6 fast, 4 slow", "▄▃▃▃")
+        panel.run_screen.view.prepare(a_run().plan)
+        panel.run_screen.view.draw()
+        await wait_for(pilot, lambda: "6 fast, 4 slow" not in text(panel))  # those of the run before
 
 
 async def test_useless_positions_are_marked_and_n_suggested(live):

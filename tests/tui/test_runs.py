@@ -14,7 +14,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.runs import RunList, list_run_rows, render_run_rows
 from tests.support import recordings
 from tests.tui.conftest import HOSTILE, a_recipe, a_run
-from tests.tui.panel import app, shows, text, wait_for
+from tests.tui.panel import app, text, wait_for
 
 LOG = recordings.raw("cpu-vllm-0.32.0/dflash_compile_cold")
 
@@ -104,14 +104,6 @@ async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, e
         assert panel.screen is panel.run_screen
 
 
-async def test_the_list_takes_hostile_names_and_fits(ended):
-    panel = app()
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await pilot.press("r")
-        await wait_for(pilot, lambda: "3 finished, and the sample" in text(panel) and "▶ sample" in text(panel))
-        await shows(pilot, "✗ failed", "■ stopped", "[/] [", "⏎ watch", "h history", "esc close")
-
-
 async def test_a_run_is_exported_from_the_list(ended, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     panel = app()
@@ -140,16 +132,3 @@ async def test_the_palette_finds_recipes_and_runs(ended, typed, found):
             assert panel.launch_screen.query_one("#recipes", OptionList).highlighted == 1
         else:
             assert panel.screen is panel.replay_screen
-
-
-async def test_help_lists_the_keys_of_the_screen_and_of_the_panel():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(120, 50)) as pilot:
-        await pilot.press("question_mark")
-        for words in (
-            "watch, replay or export",
-            "Light or dark",
-            "Choose the mode: eager, graphs or compile",
-            "ctrl+p",
-        ):
-            await shows(pilot, words)

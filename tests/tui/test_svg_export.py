@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.verdict_text import format_headline
 from dflash_tui.tui import svg_export
 from tests.support.tune_simulation import Truth, a_tune, run_tune
@@ -21,12 +20,3 @@ def test_a_tune_is_drawn_by_the_boots_after_its_choice():
     drawn = html.unescape(svg_export.draw_experiment(report)).replace("\xa0", " ")
     assert format_headline(report, tune.comparison) in drawn
     assert "Tune" in drawn
-
-
-def test_a_tune_that_compares_nothing_is_drawn_as_well():
-    progress, _ = run_tune(a_tune(100.0, ("mode=graphs",)), Truth({}), 1)
-    tune = tune_schedule.judge_tune(progress)
-    assert tune.comparison is None
-    report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
-    drawn = html.unescape(svg_export.draw_experiment(report)).replace("\xa0", " ")
-    assert experiment_text.format_best(report.design, tune)[:40] in drawn

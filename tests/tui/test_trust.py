@@ -11,7 +11,7 @@ from dflash_tui.experiments import controller, store
 from dflash_tui.experiments.design import Design
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch import session as launch_session
-from dflash_tui.launch.planner import LaunchJob
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
@@ -40,8 +40,8 @@ def launches(monkeypatch) -> list[str]:
     """Take note of launches, which do nothing."""
     started: list[str] = []
 
-    async def refuse(job: LaunchJob, *_) -> None:
-        started.append(job.planned.plan.recipe)
+    async def refuse(planned: PlannedLaunch, *_) -> None:
+        started.append(planned.plan.recipe)
         raise ServerFailed("enough")
 
     monkeypatch.setattr(launch_session, "check_and_launch", refuse)
@@ -51,7 +51,7 @@ def launches(monkeypatch) -> list[str]:
 def want(panel: DflashApp, recipe: Recipe) -> None:
     """Ask for a launch as the launch screen and the remedies do, when the checks are over."""
     planned = command_line.planned(recipe.name)
-    panel.post_message(LaunchScreen.Launch(planned.resolved, planned.plan))
+    panel.post_message(LaunchScreen.Launch(planned))
 
 
 async def test_a_launch_is_asked_about_once(recipe, launches):
@@ -103,7 +103,7 @@ async def test_resuming_is_asked_about(recipe, monkeypatch):
         panel.show_experiment(design.id)
         await wait_for(pilot, lambda: isinstance(panel.screen, ExperimentScreen) and panel.screen.view is not None)
         for key in ("n", "y"):
-            await pilot.press("r")
+            await pilot.press("enter")
             await wait_for(pilot, lambda: isinstance(panel.screen, TrustDialog) and PRELOAD in text(panel))
             assert resumed == []
             await pilot.press(key)

@@ -12,7 +12,6 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.experiments import NewTune
-from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.render.experiment import render_field
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
@@ -96,16 +95,6 @@ async def test_one_key_and_enter_lead_to_the_best_and_k_keeps_it():
     # What is shown to be faster is kept by itself, too; beside others' work it may not be shown.
     assert ("fake-tuned-2" in recipe_loader.list_recipe_files()) is tune_schedule.is_worth_keeping(report.tune)
     assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
-
-
-async def test_the_palette_opens_it():
-    panel = a_panel()
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: "fake" in text(panel))
-        commands = {command.name: command for command in PanelCommands(panel.screen)._screens()}
-        commands["Tune"].run()
-        await wait_for(pilot, lambda: isinstance(panel.screen, NewTune))
-        await pilot.press("escape")
 
 
 def test_how_a_setting_stands_is_never_cut():

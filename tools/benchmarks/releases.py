@@ -20,7 +20,7 @@ import httpx
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from dflash_tui.planning import releases
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import EngineSpec
 from tests.support.uv_resolution import GLIBC, MACHINES, PYTHON, Package, Wheel, resolve
 
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("what", choices=("dates", "sizes"))
     parser.add_argument("versions", nargs="*", help="of the table (default: all)")
     args = parser.parse_args()
-    table = releases.load_releases()
+    table = recipe_loader.load_releases()
     work = dates if args.what == "dates" else sizes
     for version in args.versions or table:
         work(version, table[version])

@@ -7,10 +7,8 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from dflash_tui.cli.commands.hosts import find_cluster
 from dflash_tui.cli.commands.panel import open_panel
@@ -31,7 +29,6 @@ from dflash_tui.experiments.analysis.report import ExperimentReport, OutputCompa
 from dflash_tui.experiments.builder import ExperimentRequest, build_experiment
 from dflash_tui.experiments.design import Design, Happened
 from dflash_tui.experiments.progress import Progress, extend_design, join_requests
-from dflash_tui.experiments.tuner import BuiltTune
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -45,31 +42,16 @@ _LARGEST_LOG = 64 << 20
 
 
 def ab_run(args: argparse.Namespace) -> int:
-    """`ab RECIPE`: say what will be done, do it in a process of its own, and follow that."""
+    """`ab RECIPE` and `verify --lossless`: say what will be done, do it in a process of its own, and follow that."""
     request = read_experiment_request(args)
     ensure_dataset(request.suite, as_json=args.json)
     cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
-    return begin_ab(args, *build_experiment(request, cluster=cluster))
+    return _begin(args, *build_experiment(request, cluster=cluster))
 
 
-def begin_ab(args: argparse.Namespace, design: Design, resolved_recipes: list[ResolvedRecipe]) -> int:
-    """Say what an A/B will do, do it in a process of its own, and follow that to its report."""
-
-    def describe(stopped: list[str]) -> str:
-        return experiment_text.describe_experiment(design, builder.estimate_duration(design), stopped)
-
-    return begin(args, design, resolved_recipes, describe)
-
-
-def begin(
-    args: argparse.Namespace,
-    design: Design,
-    resolved_recipes: list[ResolvedRecipe],
-    describe: Callable[[list[str]], str],
-) -> int:
-    """Say what an experiment will do, do it in a process of its own, and follow that to its report."""
+def _begin(args: argparse.Namespace, design: Design, resolved_recipes: list[ResolvedRecipe]) -> int:
     with explain_detaching(design):
-        begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design, describe)))
+        begun = asyncio.run(controller.begin_experiment(design, resolved_recipes, _Terminal(args, design)))
     if not begun:
         print_status("nothing was started")
         return 0
@@ -79,8 +61,8 @@ def begin(
 class _Terminal:
     """What the beginning of an experiment asks and shows on the command line."""
 
-    def __init__(self, args: argparse.Namespace, design: Design, describe: Callable[[list[str]], str]) -> None:
-        self._args, self._design, self._describe = args, design, describe
+    def __init__(self, args: argparse.Namespace, design: Design) -> None:
+        self._args, self._design = args, design
         self._lines = PreparingLines(as_json=args.json)
 
     async def confirm(self, question: controller.ExperimentQuestion) -> bool:
@@ -101,40 +83,24 @@ class _Terminal:
             case controller.CheckingArms() if self._args.json:
                 print_json(experiment_text.Designed(time.time(), self._design))
             case controller.CheckingArms(in_the_way):
-                print_status(self._describe([run.id for run in in_the_way]))
+                estimate, stopped = builder.estimate_duration(self._design), [run.id for run in in_the_way]
+                print_status(experiment_text.describe_experiment(self._design, estimate, stopped))
             case Preparing():
                 self._lines(event)
             case controller.ServerStopping(run, is_over=True):
                 print_status(f"{run.id} stopped")
 
 
-def _read_load(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options that `ab run` and `tune run` have in common ask for."""
-    return ExperimentRequest(
-        launch=read_launch_request(args),
-        suite=args.suite or None,
-        rounds=args.rounds,
-        scale=args.scale,
-        seed=args.seed,
-        temperature=args.temperature,
-        concurrency=tuple(args.concurrency),
-        fixed=args.fixed,
-    )
-
-
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `ab run` ask for."""
-    return replace(
-        _read_load(args),
-        vary=args.vary,
-        boots=args.boots,
-        honest=args.honest,
-        top_p=args.top_p,
-        own_cache=not args.keep_cache,
-        keep_answers=not args.no_answers,
-        measures_start=args.measure == "start",
-        cold=args.cold,
-    )
+    """Return what the options of `ab run`, `tune run` or `verify --lossless` ask for, each by the name of its field."""
+    named = {name: value for name, value in vars(args).items() if name in ExperimentRequest.__struct_fields__}
+    launch = read_launch_request(args)
+    if getattr(args, "exact", False):
+        if not recipe_loader.find_recipe(launch.recipe).for_cpu:
+            what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
+            raise UsageError(what, hint="leave --exact out: rounding is measured then")
+        launch = launch.with_changes(LaunchChanges(settings={"dtype": "float32"}))
+    return ExperimentRequest(launch, **named)
 
 
 def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
@@ -266,20 +232,14 @@ def _find_experiment(args: argparse.Namespace) -> Design:
 def tune_run(args: argparse.Namespace) -> int:
     """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
     ensure_dataset(args.suite or None, as_json=args.json)
-    built = build_requested_tune(args)
-
-    def describe(stopped: list[str]) -> str:
-        rows = experiment_text.list_tune_rows(built.design, built.boot, stopped)
-        return "\n".join(f"{label:<8} {text}" for label, text in rows)
-
-    return begin(args, built.design, [built.resolved], describe)
+    return _begin(args, *build_requested_tune(args))
 
 
-def build_requested_tune(args: argparse.Namespace) -> BuiltTune:
+def build_requested_tune(args: argparse.Namespace) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the tune that the options of `tune run` ask for."""
-    request = _read_load(args)
+    request = read_experiment_request(args)
     cluster = find_cluster(request.launch, args)
-    return tuner.build_tune(request, budget=args.budget, axes=args.vary, name=args.name, cluster=cluster)
+    return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name, cluster=cluster)
 
 
 def tune_keep(args: argparse.Namespace) -> int:
@@ -309,32 +269,6 @@ def find_tune(name: str | None) -> Design:
         raise UsageError("no tune yet", hint="dflash-tui tune RECIPE begins one")
     driven = (tune for tune in reversed(tunes) if store.find_driver(store.experiment_folder(tune.id)))
     return next(driven, tunes[-1])
-
-
-def verify_output(args: argparse.Namespace) -> int:
-    """Boot the recipe with speculation, then without, which scores the answers; judge nothing else."""
-    request = read_output_request(args)
-    ensure_dataset(request.suite, as_json=args.json)
-    return begin_ab(args, *build_experiment(request, cluster=find_cluster(request.launch, args)))
-
-
-def read_output_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `verify --lossless` ask for."""
-    launch = read_launch_request(args)
-    if args.exact:
-        if not recipe_loader.find_recipe(launch.recipe).for_cpu:
-            what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
-            raise UsageError(what, hint="leave --exact out: rounding is measured then")
-        launch = launch.with_changes(LaunchChanges(settings={"dtype": "float32"}))
-    return ExperimentRequest(
-        launch=launch,
-        suite=args.suite,
-        prompts=args.prompts,
-        scale=args.scale,
-        seed=args.seed,
-        temperature=0.0,
-        checks_output=True,
-    )
 
 
 def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:

@@ -86,7 +86,7 @@ def plan(args: argparse.Namespace) -> int:
         print_json(msgspec.to_builtins(planned.plan) | figures)
     else:
         width = terminal_width()
-        command = format_command(planned.plan).replace("\n", "\n  ")
+        command = format_command(planned.plan, brief=True).replace("\n", "\n  ")
         summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
         print_data(describe_plan(planned, width) if args.verbose else summary)
     if not args.json and not args.verbose:
@@ -110,8 +110,8 @@ def _name_taken_port(plan: Plan) -> None:
 
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
-    async with cluster_launch.open_peers(planned.plan.relaunch_request.peers) as peers:
-        return (await cluster_launch.check_and_survey(planned, peers, thorough=True))[0]
+    async with cluster_launch.open_hosts(planned.plan.relaunch_request.peers) as hosts:
+        return (await hosts.check(planned, thorough=True))[0]
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -119,11 +119,11 @@ def doctor(args: argparse.Namespace) -> int:
     if args.recipe is None:
         args.recipe = "demo-cpu"
         planned = plan_launch_here(read_launch_request(args))
-        report = asyncio.run(runner.run_machine_checks(planned.resolved, planned.plan))
+        report = asyncio.run(runner.run_machine_checks(planned))
     else:
         planned = plan_over_peers(read_launch_request(args), args)
         if args.release_page_cache:
-            models = asyncio.run(runner.survey_launch(planned.resolved, planned.plan)).models
+            models = asyncio.run(runner.survey_launch(planned)).models
             freed = system.release_page_cache(list_local_files(models))
             print_status(f"{format_gib(freed)} of page cache released")
         report = asyncio.run(_check_all_hosts(planned))

@@ -184,8 +184,10 @@ def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
 def compare_reports(
     first: ExperimentReport | RunReport, second: ExperimentReport | RunReport
 ) -> list[ExperimentReport]:
-    """Return a report for each pair of arms of one name, or for the two runs."""
-    pairs = _pair_sides(_sides_by_arm(first), _sides_by_arm(second))
+    """Return a report for each pair of arms of one name, or for the two runs; a run goes with every arm."""
+    ours, theirs = map(_sides_by_arm, (first, second))
+    is_run = "" in ours or "" in theirs
+    pairs = [(a, b) for name, a in ours.items() for other, b in theirs.items() if is_run or name == other]
     if not pairs:
         raise UsageError(
             "the two have no arm in common", hint="name two experiments whose arms have the same names, or two runs"
@@ -196,14 +198,7 @@ def compare_reports(
 def _sides_by_arm(report: ExperimentReport | RunReport) -> dict[str, Side]:
     if isinstance(report, RunReport):
         return {"": run_report.side_of_run(report)}
-    return {arm.name: side for arm, side in zip(report.design.arms, run_report.sides_of_report(report), strict=True)}
-
-
-def _pair_sides(ours: dict[str, Side], theirs: dict[str, Side]) -> list[tuple[Side, Side]]:
-    """Return the sides that belong together: arms of one name; a run goes with every arm."""
-    if "" in ours or "" in theirs:
-        return [(a, b) for a in ours.values() for b in theirs.values()]
-    return [(side, theirs[name]) for name, side in ours.items() if name in theirs]
+    return run_report.sides_of_report(report)
 
 
 def redact_report(report: ExperimentReport) -> ExperimentReport:

@@ -29,7 +29,7 @@ from dflash_tui.common.formatting import (
 from dflash_tui.common.private_files import DiskCount
 from dflash_tui.experiments import store
 from dflash_tui.experiments.design import BootBegan
-from dflash_tui.launch import restarts, shutdown
+from dflash_tui.launch import session, shutdown
 from dflash_tui.machine import network, processes
 from dflash_tui.machine.processes import Orphan, find_orphans
 from dflash_tui.monitoring import observer, startup_history
@@ -216,9 +216,8 @@ def runs_prune(args: argparse.Namespace) -> int:
     runs_of_experiments = _list_runs_of_experiments()
     over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
-    old = [(run, age) for run in over if (age := _find_age(run, now)) is not None and age >= args.older_than]
-    standalone = [(run, age) for run, age in old if run.id not in runs_of_experiments]
-    pruned = [pruned_run for run, age in standalone if (pruned_run := _prune(run, age, count, remove=args.yes))]
+    old = [(run, age) for run in over if (age := now - registry.find_last_change(run)) >= args.older_than]
+    pruned = [_prune(run, age, count, remove=args.yes) for run, age in old if run.id not in runs_of_experiments]
     if args.json:
         for pruned_run in pruned:
             print_json(pruned_run)
@@ -239,22 +238,10 @@ def runs_prune(args: argparse.Namespace) -> int:
     return 0
 
 
-def _find_age(run: Run, now: float) -> float | None:
-    """Return the seconds since the run was last written; None where somebody else has removed it meanwhile."""
-    try:
-        return now - registry.find_last_change(run)
-    except FileNotFoundError:
-        return None
-
-
-def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun | None:
-    """Count a run and remove it if asked to; return None where somebody else has removed it meanwhile."""
-    try:
-        size = count.measure_folder(run.folder)
-        if remove:
-            registry.remove_run(run)
-    except FileNotFoundError:
-        return None
+def _prune(run: Run, age: float, count: DiskCount, *, remove: bool) -> PrunedRun:
+    size = count.measure_folder(run.folder)
+    if remove:
+        registry.remove_run(run)
     return PrunedRun(run.id, run.plan.recipe, age, size, remove)
 
 
@@ -368,7 +355,7 @@ def _describe_none() -> str:
 def _stop_run(run: Run) -> StoppedServer:
     if not server_process.is_alive(run) and not server_process.list_processes(run):
         if run.plan.restart.times:
-            restarts.cancel_restarts(run)
+            session.cancel_restarts(run)
         print_status(f"{run.id} has already ended")
         if server_process.list_left(run):
             _stop_far_ranks(run)

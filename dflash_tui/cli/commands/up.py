@@ -7,6 +7,7 @@ import asyncio
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from enum import StrEnum
 
 from dflash_tui.benchmark import suites
@@ -35,7 +36,7 @@ from dflash_tui.common.formatting import describe_attach_and_stop, has_terminal,
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.events import Health, HealthChanged, Preparing
 from dflash_tui.launch import session, shutdown
-from dflash_tui.launch.planner import LaunchJob, PlannedLaunch, plan_launch_here
+from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.monitoring import observer
@@ -69,7 +70,7 @@ def up(args: argparse.Namespace) -> int:
     request = read_launch_request(args)
     planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
     try:
-        asyncio.run(_bring_up(args, planned))
+        asyncio.run(_bring_up(args, planned._replace(forced=args.force or "")))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     return 0
@@ -91,7 +92,7 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
     with cancelled_by_signals():
         try:
-            await session.run_server(LaunchJob(planned, args.force or ""), front, cluster_launch.open_hosts, policy)
+            await session.run_server(planned, front, cluster_launch.open_hosts, policy)
         except asyncio.CancelledError:
             if not front.is_watching:
                 print_status("stopped before the launch; nothing unfinished was left behind")
@@ -117,16 +118,14 @@ class _Terminal:
         """Print what happens."""
         self.is_watching = False
         match event:
-            case session.LaunchPlanned(job) if not job.replaces:
-                _print_plan(self._args, job.planned)
+            case session.LaunchPlanned(planned) if not planned.replaces:
+                _print_plan(self._args, planned)
             case session.ChecksMade(report):
                 _print_checks(self._args, report)
             case Preparing():
                 self._preparing(event)
-            case session.ServerLaunched(run, job):
-                _print_launched(run, job)
-            case session.ForkFailed(run, why):
-                print_status(f"{run.id}: {why}; launching again with spawn, as the next launches of this engine will")
+            case session.ServerLaunched(run, planned):
+                _print_launched(run, planned)
             case session.ServerCrashed(_, error):
                 print_status(str(error))
             case session.RestartDue():
@@ -150,7 +149,7 @@ class _Terminal:
             return
         self.is_watching = True
         try:
-            with ended_by_signals(wanted=not args.foreground):
+            with nullcontext() if args.foreground else ended_by_signals():
                 await _watch(args, run, state, self._until)
         finally:
             if args.foreground and server_process.is_alive(run):
@@ -167,8 +166,8 @@ def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:
         print_status(summarize_plan(planned, terminal_width(sys.stderr)))
 
 
-def _print_launched(run: Run, job: LaunchJob) -> None:
-    again = f" in place of {job.replaces}" if job.replaces else ""
+def _print_launched(run: Run, planned: PlannedLaunch) -> None:
+    again = f" in place of {planned.replaces}" if planned.replaces else ""
     print_status(f"launched {run.id}{again}, pid {run.pid}, log {run.log}")
     for far in run.far_ranks:
         print_status(f"rank {far.rank} is {far.run} on {far.host}, log {run.folder / far.log_name}")

@@ -10,7 +10,7 @@ import time
 
 from dflash_tui.benchmark.chat import check_server, skip_check
 from dflash_tui.benchmark.server import Server
-from dflash_tui.cli.commands.experiments import verify_output
+from dflash_tui.cli.commands.experiments import ab_run
 from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.cli.requests import choose_server
@@ -33,7 +33,7 @@ def verify(args: argparse.Namespace) -> int:
     if args.key_env or args.model:
         raise UsageError("--key-env and --model are for a URL", hint="name one such as http://host:8000")
     if args.lossless:
-        return verify_output(args)
+        return ab_run(args)
     if args.detach:
         raise UsageError("--detach is for verify --lossless")
     as_json, args.json = args.json, False
@@ -116,7 +116,7 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
         return skip_check(_OUTPUT, why)
     args.yes = True
     try:
-        verify_output(args)
+        ab_run(args)
     except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed
         return skip_check(_OUTPUT, error.what)
     except DflashError as error:

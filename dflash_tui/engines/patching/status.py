@@ -145,55 +145,32 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
 
 
 def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus | None:
-    """Return that others have applied it, or that the source does it by itself; None when neither is so.
+    """Return that the source does it by itself, or that others have applied it; None when neither is so.
 
-    The wheel's RECORD tells which: a file that is as published is upstream's work. `why` says why the engine does not
-    need the patch by its file; empty when it does.
+    `why` says why the engine does not need the patch by its file; empty when it does.
     """
     if patch.distribution != build.distribution:
         return None
-    texts = files.texts
-    upstream, fit = text_edits.matches_fingerprint(patch.upstream, texts), text_edits.fit_edits(patch, texts)
+    texts, fit = files.texts, text_edits.fit_edits(patch, files.texts)
+    exact = fit is EditFit.PRESENT
+    upstream = text_edits.matches_fingerprint(patch.upstream, texts)
     if upstream and patch_file.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
-    upstream = upstream and not (fit is EditFit.ABSENT and _matches_any_use(patch))
-    exact = fit is EditFit.PRESENT
-    other = bool(patch.by_others) and all(
-        text_edits.matches_fingerprint(fingerprint, texts) for fingerprint in patch.by_others
-    )
+    if fit is EditFit.ABSENT and _matches_any_use(patch):
+        upstream = False
+    if upstream and (patch_file.explain_caveat(patch, build) or not patch_file.covers_build(patch, build)):
+        return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it")
+    other = bool(patch.by_others) and all(text_edits.matches_fingerprint(mark, texts) for mark in patch.by_others)
     if not (upstream or exact or other):
         return None
-    own = patch.paths if exact or other or not patch.upstream else (patch.upstream.path,)
-    published = _is_published(engine, files, own)
-    if published is None:  # an editable installation has no RECORD of its files
-        published = upstream and (
-            bool(patch_file.explain_caveat(patch, build)) or not patch_file.covers_build(patch, build)
-        )
-    if published:
-        return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it") if upstream or not why else None
     form = "its exact text is there" if exact else "another form of it is there" if other else "the source has it"
     in_place = (Path(engine.folder) / PATCHED_IN_PLACE).exists()
     author = "put in place by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
     return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, [f"{form}, {author}", why])))
 
 
-def _is_published(engine: Engine, files: EngineFiles, names: Iterable[str]) -> bool | None:
-    """Whether files, but for our patches, are those of the wheel's RECORD; None when that does not list all of them."""
-    official = read_wheel_digests(engine)
-    pairs = [
-        (official.get(path), engine.edited[path][0] if path in engine.edited else files.digests.get(path))
-        for path in names
-    ]
-    if any(listed and there and there != listed for listed, there in pairs):
-        return False
-    return True if all(listed and there for listed, there in pairs) else None
-
-
 def _matches_any_use(patch: Patch) -> bool:
-    """Whether upstream's fingerprint is any use of a name in a file of the patch.
-
-    The exact text that it replaces says more: the name may be used for something else.
-    """
+    """Whether upstream's fingerprint is any use of a name in a file of the patch, which may have another purpose."""
     fingerprint = patch.upstream
     if fingerprint is None or fingerprint.path not in patch.paths:
         return False
@@ -224,10 +201,9 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
 
 
 def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) -> tuple[dict[str, str], set[str]]:
-    """Return what the engine's files say of patches: why it does not need them, and which are in effect.
+    """Return why the engine does not need each of these patches, by its files, and which of them are in effect.
 
-    The former is empty for one that it needs or has, and nothing is said of a release: a development build and a
-    source tree may be others than their version says, so that their files are asked.
+    The reason is empty for a patch that it needs or has. A release has no reasons: its version is enough.
     """
     states = [find_patch_status(patch_file.load_patch(name), engine, hardware) for name in names]
     present = {status.name for status in states if status.state in IN_EFFECT}
@@ -250,10 +226,8 @@ def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[Fi
     A file is in order when it is as the engine was made, or as the wheel's RECORD has it.
     """
     known = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
-    files, official = (
-        read_files(engine, known | set(engine.edited) if only is None else only),
-        read_wheel_digests(engine),
-    )
+    files = read_files(engine, known | set(engine.edited) if only is None else only)
+    official = read_wheel_digests(engine)
     checks = []
     for path in files.texts:
         now, published = files.digests.get(path), official.get(path)
@@ -291,9 +265,9 @@ def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
 
 
 def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
-    """Return how each patch that `plan` names stands in its engine, or will stand in one that is not installed yet.
+    """Return the state of each patch that `plan` names in its engine, or in the one that will be installed.
 
-    One that the plan does not want is not applicable with the plan's reason, however well it would fit.
+    A patch that the plan does not want is not applicable, for the plan's reason.
     """
 
     def find_state(patch: Patch) -> PatchStatus:

@@ -15,8 +15,6 @@ from dflash_tui.common.errors import PatchError
 from dflash_tui.planning.patch_file import Edit, Fingerprint, Patch
 
 Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
-# Source that is nested too deeply ends Python's parser and compiler with the latter two.
-NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
@@ -25,10 +23,12 @@ def matches_fingerprint(fingerprint: Fingerprint | None, texts: Texts) -> bool:
     if fingerprint is None:
         return False
     try:
-        tree = parse_source(texts.get(fingerprint.path) or "")
-        return _in_class(fingerprint, tree) if fingerprint.in_class else _in_module(fingerprint, tree)
-    except NOT_PYTHON:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse((texts.get(fingerprint.path) or "").encode())
+    except (SyntaxError, ValueError):
         return False
+    return _in_class(fingerprint, tree) if fingerprint.in_class else _in_module(fingerprint, tree)
 
 
 def _in_module(fingerprint: Fingerprint, tree: ast.Module) -> bool:
@@ -45,28 +45,12 @@ def _in_class(fingerprint: Fingerprint, tree: ast.Module) -> bool:
     method = _last(ast.FunctionDef, fingerprint.has, definition.body)
     if fingerprint.returns is not None:
         return method is not None and _returned(method) is fingerprint.returns
-    bases = (base.rpartition(".")[2] for base in _bases(definition, tree))
+    bases = (ast.unparse(base).rpartition(".")[2] for base in definition.bases)
     return fingerprint.has in {*bases, *_fields(definition.body)} or (method is not None and _answers(method))
 
 
 def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
     return next((node for node in reversed(body) if isinstance(node, kind) and node.name == name), None)
-
-
-def parse_source(text: str) -> ast.Module:
-    """Return the syntax tree of vLLM's own text without warnings; raise one of `NOT_PYTHON` where it has none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
-        return ast.parse(text.encode())
-
-
-def _bases(node: ast.ClassDef, tree: ast.Module) -> list[str]:
-    """Return the bases of a class which the module imports or defines: another one ends its import."""
-    bound = {part.name for part in ast.walk(tree) if isinstance(part, ast.ClassDef)}
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Import | ast.ImportFrom):
-            bound |= {alias.asname or alias.name.partition(".")[0] for alias in part.names}
-    return [base for base in map(ast.unparse, node.bases) if base.partition(".")[0] in bound]
 
 
 def _fields(body: Sequence[ast.stmt]) -> set[str]:
@@ -103,7 +87,6 @@ def _used(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-# From the start of a run of blanks alone: a patch may hold 245,000 of them.
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .*$", re.MULTILINE)
 
 
@@ -157,23 +140,14 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
                 text = text.replace(edit.old, edit.new)
             after[file.path] = text or ""
     for path, text in after.items():
-        if mistake := _broken(path, text):
-            raise PatchError(f"{path} would no longer be valid Python", evidence=mistake)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                # Errors quote a file of that name, which in the current folder could be another.
+                compile(text.encode(), f"{os.devnull}/{path}", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise PatchError(f"{path} would no longer be valid Python", evidence=str(error)) from None
     return after
-
-
-def _broken(path: str, text: str) -> str:
-    # Warnings and errors quote a file of that name, which in the current folder could be anybody's.
-    nowhere = f"{os.devnull}/{path}"
-    try:
-        tree = parse_source(text)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(tree, nowhere, "exec", dont_inherit=True)
-    except NOT_PYTHON as error:
-        deep = isinstance(error, RecursionError | MemoryError)
-        return f"it is nested too deeply for Python ({type(error).__name__})" if deep else str(error)
-    return ""
 
 
 def first_filled_line(text: str) -> str:

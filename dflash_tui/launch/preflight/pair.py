@@ -15,9 +15,10 @@ from dflash_tui.engines import model_config, model_hub
 from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, warn_check
 from dflash_tui.machine.gpus import Gpu
-from dflash_tui.planning import cuda_graphs, kv_cache, methods, patch_file, releases, serve_flags
+from dflash_tui.planning import cuda_graphs, kv_cache, methods, patch_file, serve_flags
 from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
@@ -79,7 +80,7 @@ def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     in_range = since and Version(since) <= Version(plan.vllm) <= Version(until)
     patched = in_range and _patches_suffice(resolved, plan)
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
-        releases_by_age = sorted(map(Version, releases.load_releases()))
+        releases_by_age = sorted(map(Version, recipe_loader.load_releases()))
         newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
         problem = f"this pair is served right from {oldest} on without patches; the plan has {plan.vllm}"
         yield fail_check("vLLM", problem, Hint(LaunchChanges(vllm=str(newer))))

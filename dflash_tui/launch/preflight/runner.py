@@ -20,6 +20,7 @@ from dflash_tui.engines.model_hub import ModelAvailability
 from dflash_tui.engines.patching import status
 from dflash_tui.engines.patching.status import PatchState, PatchStatus
 from dflash_tui.launch import planner
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import machine as preflight_machine
 from dflash_tui.launch.preflight import pair
 from dflash_tui.launch.preflight.check import (
@@ -187,7 +188,10 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     return pass_check("patch", f"{name}: {patch_status.state.value}{f', {why}' if why else ''}")
 
 
-_NO_MODEL = ("it has no config.json or no weights, or cannot be read", "use a folder that holds a model")
+_NO_MODEL = (
+    "it has no config.json, not all the weights that its index names, or cannot be read",
+    "use a folder that holds a whole model",
+)
 
 
 def _check_models(situation: Situation) -> Iterator[Check]:
@@ -311,7 +315,8 @@ def _is_model_folder(folder: Path, *, weights: bool) -> bool:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return False
-    return "config.json" in names and (not weights or bool(model_hub.select_weight_files(names)))
+    has_weights = bool(model_hub.select_weight_files(names)) and not model_hub.has_broken_index(folder)
+    return "config.json" in names and (has_weights or not weights)
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
@@ -344,8 +349,9 @@ class PreflightReport(msgspec.Struct, frozen=True):
             raise PreflightFailed("it would not start", evidence=findings, hint="\n  → ".join(steps))
 
 
-async def survey_launch(resolved: ResolvedRecipe, plan: Plan, *, bare: bool = False) -> Situation:
-    """Probe all that the checks of `plan` look at; the hub is asked about the models, for ten seconds at most."""
+async def survey_launch(planned: PlannedLaunch, *, bare: bool = False) -> Situation:
+    """Probe all that the checks of a launch look at; the hub is asked about the models, for ten seconds at most."""
+    resolved, plan = planned.resolved, planned.plan
     probe_gpus = nvml.probe_gpus if bare else planner.probe_launchable_gpus
     gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
     engine_lookup = asyncio.to_thread(inventory.find_planned_engine, plan)
@@ -361,9 +367,9 @@ def _select_gpus(probe: GpuProbe, resolved: ResolvedRecipe, plan: Plan) -> tuple
     return tuple(card for card in probe.gpus if card.hardware is plan.hardware)[:count] or probe.gpus[:count]
 
 
-async def run_preflight(resolved: ResolvedRecipe, plan: Plan, *, thorough: bool = False) -> PreflightReport:
-    """Run every check of launching `plan`; `thorough` ones may read disks for seconds."""
-    situation = await survey_launch(resolved, plan)
+async def run_preflight(planned: PlannedLaunch, *, thorough: bool = False) -> PreflightReport:
+    """Run every check of a launch; `thorough` ones may read disks for seconds."""
+    situation = await survey_launch(planned)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.check_machine, situation, thorough=thorough),
         engine_python.run_in_cancellable_thread(lambda: check_launch(situation, thorough=thorough)),
@@ -371,7 +377,7 @@ async def run_preflight(resolved: ResolvedRecipe, plan: Plan, *, thorough: bool 
     return PreflightReport((*machine, *launch))
 
 
-async def run_machine_checks(resolved: ResolvedRecipe, plan: Plan) -> PreflightReport:
-    """Run the checks of this machine only; `plan` is one without requirements, that of the CPU demo."""
-    situation = await survey_launch(resolved, plan, bare=True)
+async def run_machine_checks(planned: PlannedLaunch) -> PreflightReport:
+    """Run the checks of this machine only; `planned` is one without requirements, that of the CPU demo."""
+    situation = await survey_launch(planned, bare=True)
     return PreflightReport(tuple(await asyncio.to_thread(preflight_machine.check_machine, situation, thorough=True)))

@@ -14,10 +14,11 @@ import yaml
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_loader import DEPTH_LIMIT
-from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.derivation.pair import NAME_PARTS
 from dflash_tui.planning.field_types import HIGHEST_PORT, EnvName, FlagName
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.serve_flags import make_absolute
 
 _HINT = "dflash-tui recipes import -- vllm serve MODEL …"
@@ -135,7 +136,7 @@ def import_recipe(command: ShellCommand) -> ImportedRecipe:
     recipe |= _import_speculation(making)
     recipe["mode"] = "eager" if making.take("enforce-eager") else "compile"
     recipe |= _import_port(making)
-    recipe["engine"] = {"vllm": list(releases.load_releases())[-1]}
+    recipe["engine"] = {"vllm": list(recipe_loader.load_releases())[-1]}
     recipe |= {
         name: part for name, part in (("env", _import_env(making, command)), ("flags", _import_flags(making))) if part
     }

@@ -23,7 +23,7 @@ from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, Checkpoint,
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.releases import load_releases
+from dflash_tui.planning.recipes.recipe_loader import load_releases
 
 _ARCHITECTURES = paths.PACKAGE_ROOT / "architectures.yaml"
 

@@ -179,6 +179,13 @@ class Mode(StrEnum):
     COMPILE = "compile"
 
 
+class SetUp(StrEnum):
+    """Which set-up of a recipe is launched: the one that is published, or one with split verification."""
+
+    FAST = "fast"
+    PUBLISHED = "published"
+
+
 class Status(StrEnum):
     """How far a recipe can be trusted."""
 

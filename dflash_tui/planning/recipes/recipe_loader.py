@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -16,7 +17,6 @@ from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.private_files import load_each
 from dflash_tui.common.secrets import advise_on_secret, explain_secrets, looks_secret
-from dflash_tui.planning import releases
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import (
@@ -25,6 +25,8 @@ from dflash_tui.planning.serve_flags import (
     explain_reserved_flag,
     explain_unusable_value,
 )
+
+_RELEASES = paths.PACKAGE_ROOT / "releases.yaml"
 
 
 def is_recipe_name(name: str) -> bool:
@@ -52,16 +54,22 @@ def load_recipe(path: Path) -> Recipe:
         for steps, layer in iterate_layers(recipe)
         for index, name in enumerate(layer.patches)
     ]
-    patches = paths.list_patch_files() if named else {}
     for place, name in named:
-        if name not in patches:
+        if paths.find_patch_file(name) is None:
             raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 
 
+@cache
+def load_releases() -> dict[str, EngineSpec]:
+    """Return the engines of the releases by version, oldest first: what uv installs for each, and how large that is."""
+    table = yaml_loader.load_yaml(_RELEASES, dict[str, dict[str, dict[str, Any]]])["releases"]
+    return {vllm: msgspec.convert(fields | {"vllm": vllm}, EngineSpec) for vllm, fields in table.items()}
+
+
 def engine_for_release(vllm: str) -> EngineSpec:
     """Return the engine of a release from the table of releases."""
-    table = releases.load_releases()
+    table = load_releases()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
     if vllm not in table:
@@ -95,7 +103,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of the recipe called `name`, or `name` itself when that is a path.
+    """Return the file of the recipe called `name`, derived ones included, or `name` itself when that is a path.
 
     Raises:
         UsageError: there is no such recipe; the message names the nearest one.
@@ -105,6 +113,9 @@ def recipe_path(name: str) -> Path:
             raise UsageError(f"no recipe file {name}", hint=f"a model of the hub, without a recipe: --target {name}")
         return Path(name)
     files = list_recipe_files()
+    derived = paths.derived_recipes_folder() / f"{name}.yaml"
+    if name not in files and is_recipe_name(name) and derived.is_file():
+        return derived
     if name not in files:
         hint = suggest_nearest(name, files) or f"there are: {', '.join(files)}"
         raise UsageError(f"no recipe called '{name}'", hint=hint)
@@ -204,7 +215,7 @@ def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], s
     if Version(spec.vllm) < Version(FIRST_WITH_DFLASH):
         reason = f"vLLM {spec.vllm} has no DFlash; {FIRST_WITH_DFLASH} is the first release that has it"
         yield ["engine", "vllm"], reason
-    elif not spec.packages and spec.vllm not in releases.load_releases():
+    elif not spec.packages and spec.vllm not in load_releases():
         reason = f"vLLM {spec.vllm} is not in the table of releases, so `packages` must list what to install"
         yield ["engine", "vllm"], reason
     elif spec.packages and not (spec.download_mb and spec.disk_mb):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual.app import App, ComposeResult
@@ -21,9 +19,10 @@ from textual.widgets.option_list import Option
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration, name_commands, truncate
 from dflash_tui.launch import recipe_trust
-from dflash_tui.launch.recipe_trust import Ingredient
+from dflash_tui.launch.recipe_trust import Ingredient, Untrusted
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import (
@@ -36,9 +35,11 @@ from dflash_tui.tui.widgets.basic import (
     TextField,
     once_composed,
     render_error,
+    while_open,
 )
 
 if TYPE_CHECKING:
+    from dflash_tui.experiments.design import Design
     from dflash_tui.run_state.alarms import Alarm
 
 EVERYWHERE = "everywhere"
@@ -63,6 +64,41 @@ class Dialog(ModalScreen[Result], SizedScreen[Result]):
 def measure_text(pane: Widget) -> int:
     """Return the cells of a row of text in a scrolled pane, whose scrollbar may come with the text, and a blank."""
     return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar) - 1)
+
+
+class TextDialog(Dialog[Result]):
+    """A heading above a text that scrolls and is wrapped again for each width."""
+
+    def compose(self) -> ComposeResult:
+        heading = Static(id="verdict", markup=False)
+        heading.display = False
+        with Vertical(classes="dialog -wide"):
+            yield heading
+            with VerticalScroll(id="checks"):
+                yield Static(id="found", markup=False)
+
+    @once_composed
+    def on_mount(self) -> None:
+        self.query_one("#checks").focus()
+        self.call_after_refresh(self.draw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def show_heading(self, text: str | Content) -> None:
+        """Replace the heading."""
+        heading = self.query_one("#verdict", Static)
+        heading.display = True
+        heading.update(text if isinstance(text, Content) else Content(text))
+
+    @while_open
+    def draw(self) -> None:
+        """Show the text, in rows of the width that there is."""
+        self.query_one("#found", Static).update(self.render_text(measure_text(self.query_one("#checks"))))
+
+    def render_text(self, width: int) -> Content:
+        """Return the text in rows of `width` cells."""
+        raise NotImplementedError
 
 
 class Confirm(ModalScreen[bool], SizedScreen[bool]):
@@ -90,9 +126,9 @@ class ErrorDialog(Dialog[None]):
     HEADING: ClassVar = "error"
     BINDINGS: ClassVar = [Binding("escape,enter,space,q", "dismiss", "close", key_display="esc")]
 
-    def __init__(self, error: DflashError) -> None:
+    def __init__(self, error: DflashError | OSError) -> None:
         super().__init__()
-        self.error = error
+        self.error = error if isinstance(error, DflashError) else DflashError(str(error))
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
@@ -108,34 +144,18 @@ class KeyGroup(NamedTuple):
     """Each key, and what it does."""
 
 
-class Help(ModalScreen[None], SizedScreen[None]):
+class Help(TextDialog[None]):
     """Lists the keys of the screen below it, grouped by what they are for."""
 
+    HEADING: ClassVar = "keys"
     BINDINGS: ClassVar = [Binding("escape,enter,question_mark,q", "dismiss", "close", key_display="esc")]
 
     def __init__(self, groups: Iterable[KeyGroup]) -> None:
         super().__init__()
         self.groups = list(groups)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide", id="help"):
-            with VerticalScroll(id="checks"):
-                yield Static(id="keys", markup=False)
-            yield Keys()
-
-    @once_composed
-    def on_mount(self) -> None:
-        self.query_one(".dialog").border_title = "keys"
-        self.query_one("#checks").focus()
-        self.call_after_refresh(self.draw)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
-    def draw(self) -> None:
-        """List the keys; what does not fit beside a key goes on below its first line."""
-        width = measure_text(self.query_one("#checks"))
-        self.query_one("#keys", Static).update(render_keys(self.groups, width))
+    def render_text(self, width: int) -> Content:
+        return render_keys(self.groups, width)
 
 
 def render_keys(groups: Sequence[KeyGroup], width: int) -> Content:
@@ -325,7 +345,7 @@ class AlarmDialog(Dialog[None]):
             yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
 
 
-class TrustDialog(Dialog[bool]):
+class TrustDialog(TextDialog[bool]):
     """Lists what a recipe or patch makes run, and asks whether it may; only `y` means yes."""
 
     HEADING: ClassVar = "trust"
@@ -338,81 +358,53 @@ class TrustDialog(Dialog[bool]):
         super().__init__()
         self.question, self.ingredients = question, ingredients
 
-    def compose(self) -> ComposeResult:
+    @once_composed
+    def on_mount(self) -> None:
         advice = (
             "It has parts that are not shipped with dflash-tui. They can run code as you: read this before you say yes."
         )
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content.assemble((self.question, "bold"), f"\n{advice}"))
-            with VerticalScroll(id="checks"):
-                yield Static(id="found", markup=False)
+        self.show_heading(Content.assemble((self.question, "bold"), f"\n{advice}"))
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
-    def draw(self) -> None:
-        """List the ingredients, wrapped to the width that there is."""
-        width = measure_text(self.query_one("#checks"))
+    def render_text(self, width: int) -> Content:
         rows = [render_hung((f"{part.kind:11} ", "bold"), part.text, width) for part in self.ingredients]
-        self.query_one("#found", Static).update(Content("\n").join(rows))
+        return Content("\n").join(rows)
+
+
+async def confirm_design(app: App[Any], design: Design) -> bool:
+    """Return whether the arms of an experiment may be launched, after asking where that is not known."""
+    try:
+        recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+    except DflashError as error:
+        app.push_screen(ErrorDialog(error))
+        return False
+    return await confirm_trust(app, recipe, [arm.plan for arm in design.arms])
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
     """Return whether plans of a recipe may be launched, after asking where that is not known."""
-    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    ask_trust(app, recipe, plans, lambda: answer.set_result(True), lambda: answer.set_result(False))
-    return await answer
-
-
-def ask_trust(
-    app: App[Any],
-    recipe: Recipe,
-    plans: Sequence[Plan],
-    then: Callable[[], object],
-    otherwise: Callable[[], object] = lambda: None,
-) -> None:
-    """Go on with `then` when plans of a recipe may be launched, after asking where that is not known."""
     try:
         untrusted = recipe_trust.find_untrusted(recipe, plans)
     except DflashError as error:  # a patch of the plan is gone by now, or not valid
         app.push_screen(ErrorDialog(error))
-        otherwise()
-        return
-    question = f"Run {recipe.name}?"
-
-    def go_on(yes: bool) -> None:
-        (then if yes else otherwise)()
-
-    _ask(app, question, untrusted.ingredients, lambda: recipe_trust.trust_shown(untrusted), go_on)
+        return False
+    return await _confirm(app, f"Run {recipe.name}?", untrusted)
 
 
-def ask_patch_trust(app: App[Any], patches: Sequence[Patch], then: Callable[[], object]) -> None:
-    """Go on with `then` when an engine may be made with these patches, after asking."""
+async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:
+    """Return whether an engine may be made with these patches, after asking where that is not known."""
     untrusted = recipe_trust.find_untrusted_patches(patches)
-    question = f"Change vLLM by {', '.join(untrusted.names.values())}?"
-    trust = partial(recipe_trust.trust_shown, untrusted)
-    _ask(app, question, untrusted.ingredients, trust, lambda yes: then() if yes else None)
+    return await _confirm(app, f"Change vLLM by {', '.join(untrusted.names.values())}?", untrusted)
 
 
-def _ask(
-    app: App[Any],
-    question: str,
-    ingredients: Sequence[Ingredient],
-    trust: Callable[[], None],
-    go_on: Callable[[bool], object],
-) -> None:
-    """Hand the answer to `go_on`; a yes that cannot be kept is none."""
-    if not ingredients:
-        go_on(True)
-        return
-
-    def on_answer(yes: bool | None) -> None:
-        try:
-            if yes:
-                trust()
-        except OSError as error:
-            app.push_screen(ErrorDialog(DflashError(f"the answer cannot be kept: {error}")))
-            yes = False
-        go_on(bool(yes))
-
-    app.push_screen(TrustDialog(question, ingredients), on_answer)
+async def _confirm(app: App[Any], question: str, untrusted: Untrusted) -> bool:
+    """Return the answer to a question about ingredients; a yes that cannot be kept is none."""
+    if not untrusted.ingredients:
+        return True
+    if not await app.push_screen_wait(TrustDialog(question, untrusted.ingredients)):
+        return False
+    try:
+        recipe_trust.trust_shown(untrusted)
+    except OSError as error:
+        app.push_screen(ErrorDialog(DflashError(f"the answer cannot be kept: {error}")))
+        return False
+    return True

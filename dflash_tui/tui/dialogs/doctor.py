@@ -6,27 +6,25 @@ import asyncio
 import os
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.diagnosis.postmortem import Postmortem
 from dflash_tui.diagnosis.remedies import Remedy
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import Hint, LaunchChanges, format_advice, name_options
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Dialog, ListDialog, measure_text
+from dflash_tui.tui.dialogs.basic import ListDialog, TextDialog, measure_text
 from dflash_tui.tui.render.plan import render_command_diff, render_hung
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, TextField, once_composed
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
 
 
-class Doctor(Dialog[str | None]):
+class Doctor(TextDialog[str | None]):
     """Runs the checks of a plan and shows them.
 
     When `launching` it closes by itself with an empty text if no check fails, with a reason if the user launches
@@ -58,47 +56,33 @@ class Doctor(Dialog[str | None]):
 
     def __init__(
         self,
-        resolved: ResolvedRecipe,
-        plan: Plan,
+        planned: PlannedLaunch,
         *,
         launching: bool,
         change: Callable[[LaunchChanges], PlannedLaunch] | None = None,
     ) -> None:
-        """Make the dialog.
+        """Make the dialog that checks what is planned; with `launching` it closes when no check fails.
 
-        Args:
-            resolved: The resolved recipe.
-            plan: What is checked.
-            launching: Whether it is launched when no check fails.
-            change: Returns the plan with the changes that a fix names; without it none can be made here.
+        `change` returns the plan with the changes that a fix names; without it none can be made here.
         """
         super().__init__()
-        self.resolved, self.plan, self.launching, self.change = resolved, plan, launching, change
+        self.planned, self.launching, self.change = planned, launching, change
         self.report: PreflightReport | None = None
         self.checks: list[Check] = []
+        self.failure = ""  # why the checks could not be run
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content(f"checking {self.plan.recipe} …"), id="verdict", markup=False)
-            with VerticalScroll(id="checks"):
-                yield Static(id="found", markup=False)
-            yield TextField(id="because", placeholder="launch anyway, because …")
+        yield from super().compose()
+        self.because = TextField(id="because", placeholder="launch anyway, because …")
 
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#because").display = False
+        self.because.display = False
+        self.query_one(".dialog").mount(self.because)
         self.call_after_refresh(self.action_run_checks)  # what they import takes longer than a frame
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
-    def draw(self) -> None:
-        """Show the checks that were made, wrapped to the width that there is."""
-        if self.checks:
-            width = measure_text(self.query_one("#checks"))
-            self.query_one("#found", Static).update(
-                Content("\n").join([render_check(check, width) for check in self.checks])
-            )
+    def render_text(self, width: int) -> Content:
+        return Content("\n").join([render_check(check, width) for check in self.checks]) or Content(self.failure)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         typing = self.has_class("-typing")
@@ -114,7 +98,7 @@ class Doctor(Dialog[str | None]):
 
     def action_run_checks(self) -> None:
         """Run the checks (again)."""
-        self.query_one("#verdict", Static).update(Content(f"checking {self.plan.recipe} …"))
+        self.show_heading(f"checking {self.planned.plan.recipe} …")
         self.check()
 
     @work(exclusive=True)
@@ -122,21 +106,20 @@ class Doctor(Dialog[str | None]):
         """Run the checks and show their results."""
         from dflash_tui.peers import cluster_launch
 
-        planned = PlannedLaunch(self.resolved, self.plan)
         try:
-            async with cluster_launch.open_peers(self.plan.relaunch_request.peers) as peers:
-                planned = await cluster_launch.place_on_hosts(planned, peers)
-                report = (await cluster_launch.check_and_survey(planned, peers, thorough=not self.launching))[0]
+            async with cluster_launch.open_hosts(self.planned.plan.relaunch_request.peers) as hosts:
+                report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
-            self.query_one("#verdict", Static).update(Content("the checks could not be run"))
-            self.query_one("#found", Static).update(Content(str(error)))
+            self.show_heading("the checks could not be run")
+            self.checks, self.failure = [], str(error)
+            self.draw()
             return
         self.report = report
         if self.launching and not report.failed:
             self.dismiss("")
             return
         checks = sorted(report.checks, key=lambda check: ("fail", "warn", "ok").index(check.level.value))
-        self.query_one("#verdict", Static).update(Content.assemble((format_verdict(report), "bold")))
+        self.show_heading(Content.assemble((format_verdict(report), "bold")))
         self.checks = checks
         self.draw()
         self.refresh_bindings()
@@ -152,7 +135,7 @@ class Doctor(Dialog[str | None]):
         """Change the launch as a fix says, and run the checks again."""
         if self.change and (changes := self._find_way(key)):
             try:
-                self.resolved, self.plan = self.change(changes)[:2]
+                self.planned = self.change(changes)
             except DflashError as error:
                 self.notify(error.what, severity="error", markup=False)
                 return
@@ -198,43 +181,14 @@ def render_check(check: Check, width: int) -> Content:
     return content
 
 
-Launch = tuple[ResolvedRecipe, Plan, str]
 _INDENT = 4  # cells of a remedy's number
 
 
-class Offer(Protocol):
-    """What may be launched in place of a run; a `Postmortem` is one."""
+class RemedyDialog(ListDialog[PlannedLaunch]):
+    """Offers to launch a run that is over, as it was or changed by what may help against its failure.
 
-    @property
-    def remedies(self) -> tuple[Remedy, ...]:
-        """The changes that are offered."""
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """The command line of each."""
-
-    @property
-    def leftovers(self) -> str:
-        """A sentence about processes of the run that still run; empty for none."""
-
-
-class SameAgain(NamedTuple):
-    """The offer of launching a run as it was."""
-
-    remedies: tuple[Remedy, ...]
-    commands: tuple[str, ...]
-    leftovers: str = ""
-
-
-def offer_same_again(run: Run) -> SameAgain:
-    """Return the offer of launching `run` as it was, by today's recipe."""
-    return SameAgain((Remedy("as it was"),), (run.plan.relaunch_request.to_command(),))
-
-
-class RemedyDialog(ListDialog[Launch]):
-    """Offers changes of a run that is over; ends with the resolved recipe, the plan and why, or with None.
-
-    A variable that a remedy needs is asked for, and kept in this program's environment only.
+    It ends with what is to be launched, or with None. A variable that a remedy needs is asked for, and kept in this
+    program's environment only.
     """
 
     HEADING: ClassVar = "launch again"
@@ -249,9 +203,12 @@ class RemedyDialog(ListDialog[Launch]):
         Binding("escape,q", "dismiss(None)", "cancel", key_display="esc"),
     ]
 
-    def __init__(self, run: Run, offer: Offer) -> None:
+    def __init__(self, run: Run, failure: Postmortem | None = None) -> None:
         super().__init__()
-        self.run, self.offer = run, offer
+        self.run = run
+        self.remedies = failure.remedies if failure else (Remedy("as it was"),)
+        self.commands = failure.commands if failure else (run.plan.relaunch_request.to_command(),)
+        self.leftovers = failure.leftovers if failure else ""
         self.planned: PlannedLaunch | None = None
 
     def on_mount(self) -> None:
@@ -267,7 +224,7 @@ class RemedyDialog(ListDialog[Launch]):
         indent = f"\n{'':{_INDENT}}"
         rows = [
             Content.assemble((f"{number:>2}  ", MUTED_ROW), indent.join(textwrap.wrap(remedy.words, width)))
-            for number, remedy in enumerate(self.offer.remedies, 1)
+            for number, remedy in enumerate(self.remedies, 1)
         ]
         self.show_rows(rows, self.place)
 
@@ -281,7 +238,7 @@ class RemedyDialog(ListDialog[Launch]):
     @work(exclusive=True, group="fix")
     async def refresh_plan(self) -> None:
         """Plan the highlighted remedy in another thread, and show what changes."""
-        remedy, command = self.offer.remedies[self.place], self.offer.commands[self.place]
+        remedy, command = self.remedies[self.place], self.commands[self.place]
         try:
             self.planned = await asyncio.to_thread(plan_relaunch, self.run, remedy.changes)
         except (DflashError, OSError) as error:
@@ -292,48 +249,48 @@ class RemedyDialog(ListDialog[Launch]):
             Content.assemble(("what changes of vLLM's command", "bold")),
             *render_command_diff(self.run.plan, self.planned.plan, measure_text(self.detail)),
         ]
-        if self.offer.leftovers:
+        if self.leftovers:
             note = "what is left of the failed server is stopped first"
             rows += [Content(""), Content.assemble(("! ", "bold $warning"), note)]
         self.show_detail(Content("\n").join(rows))
 
     def action_highlight(self, step: int) -> None:
-        self.action_go_to((self.place + step) % len(self.offer.remedies) + 1)
+        self.action_go_to((self.place + step) % len(self.remedies) + 1)
 
     def action_go_to(self, number: int) -> None:
         """Highlight another one; a variable that was asked for is one of the other's."""
         if self.is_typing:
             self.close_field()
-        if number <= len(self.offer.remedies):
+        if number <= len(self.remedies):
             self.rows.highlighted = number - 1
 
     def action_choose(self) -> None:
         """Launch the highlighted one, after asking for what it needs."""
-        needs = self.offer.remedies[self.place].needs
+        needs = self.remedies[self.place].needs
         if needs and not os.environ.get(needs):
             self.open_field("", f"{needs}: kept in memory until the panel is closed, never written to disk")
         elif self.planned:
-            self.check(self.planned.resolved, self.planned.plan)
+            self.check(self.planned)
 
     def action_take(self) -> None:
         """Launch with the variable that was typed."""
         if value := self.field.value.strip():
-            os.environ[self.offer.remedies[self.place].needs] = value
+            os.environ[self.remedies[self.place].needs] = value
             self.close_field()
             self.action_choose()
 
     @work(exclusive=True, group="fix")
-    async def check(self, resolved: ResolvedRecipe, plan: Plan) -> None:
-        """End what is left, check the plan as every launch is checked, and hand it on."""
-        if self.offer.leftovers:
+    async def check(self, planned: PlannedLaunch) -> None:
+        """End what is left, check what is planned as every launch is checked, and hand it on."""
+        if self.leftovers:
             try:
                 await lifecycle.stop_server(self.run)
             except DflashError as error:
                 self.show_detail(str(error))
                 return
-        reason = await self.app.push_screen_wait(Doctor(resolved, plan, launching=True))
+        reason = await self.app.push_screen_wait(Doctor(planned, launching=True))
         if reason is not None:
-            self.dismiss((resolved, plan, reason))
+            self.dismiss(planned._replace(forced=reason))
 
 
 def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:

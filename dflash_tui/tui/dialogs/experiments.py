@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, format_percent, pluralize, shorten_names, truncate
@@ -28,7 +25,7 @@ from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import describe_variation
-from dflash_tui.tui.dialogs.basic import Confirm, Dialog, ListDialog, confirm_trust, measure_text
+from dflash_tui.tui.dialogs.basic import Confirm, ListDialog, TextDialog, confirm_trust
 from dflash_tui.tui.render.experiment import STATUS
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, list_broken_options, once_composed, render_error
@@ -118,16 +115,19 @@ class PlannedExperiment(NamedTuple):
     """What it is going to do, for a reader: labels and texts."""
 
 
-def plan_experiment(plan: Plan, vary: str, boots: int) -> PlannedExperiment:
-    """Return the experiment of `plan` with that varied, with `boots` boots per arm.
+def plan_experiment(plan: Plan, vary: str, boots: int, options: str = "") -> PlannedExperiment:
+    """Return the experiment of `plan` with that varied, with `boots` boots per arm and options as they were typed.
 
     Raises:
         UsageError: it cannot be varied so, or another experiment runs.
     """
+    request = builder.add_typed_options(builder.ExperimentRequest(plan.relaunch_request, vary, boots), options)
+    return _describe_planned(*builder.build_experiment(request, cluster=plan.cluster))
+
+
+def _describe_planned(design: Design, resolved_recipes: list[ResolvedRecipe]) -> PlannedExperiment:
     from dflash_tui.experiments import controller
 
-    request = builder.ExperimentRequest(plan.relaunch_request, vary, boots)
-    design, resolved_recipes = builder.build_experiment(request, cluster=plan.cluster)
     in_the_way = controller.find_disturbing_servers(design)
     rows = experiment_text.list_design_rows(design, builder.estimate_duration(design), [run.id for run in in_the_way])
     return PlannedExperiment(design, resolved_recipes, rows)
@@ -188,7 +188,29 @@ class VariationDialog(ListDialog[str]):
         self.dismiss(self.field.value.strip())
 
 
-class NewExperiment(Dialog[str | None]):
+class OptionWords(ListDialog[str]):
+    """Asks for options of an A/B; ends with what was typed, or with None."""
+
+    HEADING: ClassVar = "options of the A/B"
+    BINDINGS: ClassVar = [
+        Binding("enter", "take", "take them", key_display="⏎", priority=True),
+        Binding("escape", "leave", "close", key_display="esc"),
+    ]
+
+    def __init__(self, chosen: str) -> None:
+        super().__init__()
+        self.chosen = chosen
+
+    def on_mount(self) -> None:
+        self.show_detail(f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
+        self.open_field(self.chosen, "rounds=2 temperature=0.7")
+
+    def action_take(self) -> None:
+        """Take what was typed."""
+        self.dismiss(self.field.value.strip())
+
+
+class NewExperiment(TextDialog[str | None]):
     """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
 
     HEADING: ClassVar = "new A/B"
@@ -198,51 +220,47 @@ class NewExperiment(Dialog[str | None]):
         Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
         Binding("minus", "boots(-1)", "fewer boots", show=False),
         Binding("h", "honest", "quick or honest"),
+        Binding("o", "options", "options"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
     EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
-        self.plan, self.vary, self.boots = plan, varying.DEFAULT, 2
+        self.unsuited = unsuited  # why it would not start here
+        self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
         self.planned: PlannedExperiment | None = None
+        self.progress = Content("")
         self.beginning = False
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(id="ab-head", markup=False)
-            with VerticalScroll(id="checks"):
-                yield Static(id="ab-words", markup=False)
 
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#checks").focus()
+        self.plan_again()
+
+    def render_text(self, width: int) -> Content:
+        """Return what it would do: labels and texts, whose further lines hang below the first; else what goes on."""
+        if not self.planned:
+            return self.progress
+        rows = [*([("✗", self.unsuited)] if self.unsuited else []), *self.planned.rows, _THEN]
+        column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
+        return Content("\n").join(render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows)
+
+    def say(self, *words: Content | tuple[str, str] | str) -> None:
+        """Show what goes on, or what went wrong, in the place of what it would do."""
+        self.planned, self.progress = None, Content.assemble(*words)
         self.draw()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw_rows)
-
-    def draw_rows(self) -> None:
-        """Show what it would do: labels and texts, whose further lines hang below the first."""
-        if self.planned:
-            rows = [*self.planned.rows, _THEN]
-            width = measure_text(self.query_one("#checks"))
-            column = max(_LABEL, *(len(label) + 2 for label, _ in rows))
-            lines = [render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows]
-            self.query_one("#ab-words", Static).update(Content("\n").join(lines))
-
-    def draw(self) -> None:
+    def plan_again(self) -> None:
         """Say what it is, and work out what it would do."""
-        self.query_one("#ab-head", Static).update(self.render_head())
-        self.query_one("#ab-words", Static).update(Content.assemble(("looking …", MUTED)))
-        self.planned = None
+        self.show_heading(self.render_head())
+        self.say(("looking …", MUTED))
         self.refresh_plan()
 
     def render_head(self) -> Content:
         """Return what would begin, and how sure it will be."""
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
         return Content.assemble(
-            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}\n",
+            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
         )  # fmt: skip
 
@@ -252,18 +270,17 @@ class NewExperiment(Dialog[str | None]):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        return plan_experiment(self.plan, self.vary, self.boots)
+        return plan_experiment(self.plan, self.vary, self.boots, self.options)
 
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
         """Plan the experiment in another thread, and show the plan, or why there is none."""
-        words = self.query_one("#ab-words", Static)
         try:
             self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
-            words.update(_render_error(error))
-            return
-        self.draw_rows()
+            self.say(_render_error(error))
+        else:
+            self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """While an experiment begins, allow nothing but closing the dialog."""
@@ -271,11 +288,11 @@ class NewExperiment(Dialog[str | None]):
 
     def action_honest(self) -> None:
         self.boots = 1 if self.boots > 1 else 2
-        self.draw()
+        self.plan_again()
 
     def action_boots(self, step: int) -> None:
         self.boots = max(1, min(_MOST_BOOTS, self.boots + step))
-        self.draw()
+        self.plan_again()
 
     def list_offers(self) -> Offers:
         """Return what may be varied, and what that compares."""
@@ -285,11 +302,21 @@ class NewExperiment(Dialog[str | None]):
         """Let it be chosen, or typed."""
         self.app.push_screen(VariationDialog(self.list_offers(), self.vary, self.EXAMPLE), self.take_variation)
 
+    def action_options(self) -> None:
+        """Let options be typed."""
+        self.app.push_screen(OptionWords(self.options), self.take_options)
+
+    def take_options(self, words: str | None) -> None:
+        """Plan the A/B with the options that were typed."""
+        if words is not None:
+            self.options = words
+            self.plan_again()
+
     def take_variation(self, words: str | None) -> None:
         """Vary what was chosen; nothing is what is varied unasked."""
         if words is not None:
             self.vary = words or varying.DEFAULT
-            self.draw()
+            self.plan_again()
 
     def action_begin(self) -> None:
         """Begin what is planned; until it has begun or failed, no key but `escape` does anything."""
@@ -306,12 +333,13 @@ class NewExperiment(Dialog[str | None]):
             begun = await controller.begin_experiment(planned.design, planned.resolved_recipes, self)
         except (DflashError, OSError) as error:
             self.beginning = False
-            self.query_one("#ab-words", Static).update(_render_error(error))
+            self.say(_render_error(error))
             return
         if begun:
             self.dismiss(planned.design.id)
         else:
             self.planned, self.beginning = planned, False
+            self.draw()
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
         """Ask in a dialog."""
@@ -335,15 +363,14 @@ class NewExperiment(Dialog[str | None]):
 
         if not self.is_mounted:
             return
-        words = self.query_one("#ab-words", Static)
         match event:
             case controller.CheckingArms():
-                words.update(Content.assemble(("checking every arm …", MUTED)))
+                self.say(("checking every arm …", MUTED))
             case Preparing():
                 share = f" {format_percent(event.fraction)}" if event.fraction is not None and not event.done else ""
-                words.update(Content.assemble((f"{event.step.value}  ", "bold"), f"{event.text}{share}"))
+                self.say((f"{event.step.value}  ", "bold"), f"{event.text}{share}")
             case controller.ServerStopping(run):
-                words.update(Content.assemble((f"stopping {run.id} …", MUTED)))
+                self.say((f"stopping {run.id} …", MUTED))
 
 
 def _render_error(error: DflashError | OSError) -> Content:
@@ -371,8 +398,8 @@ class NewTune(NewExperiment, inherit_bindings=False):
     ]
     EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
+        super().__init__(plan, unsuited)
         self.vary, self.minutes = "", 30
 
     def render_head(self) -> Content:
@@ -389,18 +416,11 @@ class NewTune(NewExperiment, inherit_bindings=False):
         Raises:
             UsageError: it cannot be planned so, or another experiment runs.
         """
-        from dflash_tui.experiments import controller, tuner
-        from dflash_tui.experiments.builder import ExperimentRequest
+        from dflash_tui.experiments import tuner
 
-        built = tuner.build_tune(
-            ExperimentRequest(self.plan.relaunch_request),
-            budget=60.0 * self.minutes,
-            axes=_split_axes(self.vary),
-            cluster=self.plan.cluster,
-        )
-        in_the_way = controller.find_disturbing_servers(built.design)
-        rows = experiment_text.list_tune_rows(built.design, built.boot, [run.id for run in in_the_way])
-        return PlannedExperiment(built.design, [built.resolved], rows)
+        request = builder.ExperimentRequest(self.plan.relaunch_request)
+        axes, budget = _split_axes(self.vary), 60.0 * self.minutes
+        return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
         """Return what may be tried; empty words are all that may matter."""
@@ -410,12 +430,12 @@ class NewTune(NewExperiment, inherit_bindings=False):
         """Try what was chosen; empty: all that may matter."""
         if words is not None:
             self.vary = words
-            self.draw()
+            self.plan_again()
 
     def action_budget(self, step: int) -> None:
         place = _MINUTES.index(self.minutes) + step
         self.minutes = _MINUTES[max(0, min(len(_MINUTES) - 1, place))]
-        self.draw()
+        self.plan_again()
 
 
 def _split_axes(words: str) -> tuple[str, ...]:

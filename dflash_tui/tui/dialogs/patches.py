@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
@@ -24,7 +21,7 @@ from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, ask_patch_trust, measure_text
+from dflash_tui.tui.dialogs.basic import ErrorDialog, TextDialog, confirm_patch_trust
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, once_composed
 
@@ -117,7 +114,7 @@ def _render_diff_line(text: str) -> Content:
     return Content.assemble((line, _LINES.get(line[:1], "$foreground 70%")))
 
 
-class PatchScreen(Dialog[None]):
+class PatchScreen(TextDialog[None]):
     """Shows the patches of a plan and what they change; `a` makes the engine with them."""
 
     HEADING: ClassVar = "patches"
@@ -131,45 +128,45 @@ class PatchScreen(Dialog[None]):
         self.plan = plan
         self.view: PatchView | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content("reading the engine's files …"), id="verdict", markup=False)
-            with VerticalScroll(id="checks"):
-                yield Static(id="found", markup=False)
-
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#checks").focus()
-        self.act()
+        self.show_heading("reading the engine's files …")
+        self.read()
 
     @work(exclusive=True)
-    async def act(self, *, make: bool = False) -> None:
-        """Make the engine with the patches, if asked for, and read how they stand."""
+    async def read(self) -> None:
+        """Read how the patches stand."""
+        await self._read()
+
+    @work(exclusive=True)
+    async def action_apply(self) -> None:
+        """Make the engine with the patches once they are trusted."""
+        engine = self.view.engine if self.view else None
         try:
-            if make and self.view and self.view.engine:
-                self.query_one("#verdict", Static).update(Content("making an engine with the patches …"))
-                await preparation.make_patched_engine(self.plan, self.view.engine, self._show_note)
+            if engine and await confirm_patch_trust(self.app, status.load_planned_patches(self.plan)):
+                self.show_heading("making an engine with the patches …")
+                await preparation.make_patched_engine(self.plan, engine, self._show_note)
+        except (DflashError, OSError) as error:
+            self.app.push_screen(ErrorDialog(error))
+        await self._read()
+
+    async def _read(self) -> None:
+        try:
             self.view = await asyncio.to_thread(read_patch_view, self.plan)
         except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+            self.app.push_screen(ErrorDialog(error))
         if self.view is None:
-            self.query_one("#verdict", Static).update(Content("the engine's files could not be read"))
+            self.show_heading("the engine's files could not be read")
             return
         engine = self.view.engine
         where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
         note = "" if engine else ", not installed yet: a launch installs it and makes one with what is needed"
-        self.query_one("#verdict", Static).update(Content.assemble((f"patches of {where}", "bold"), note))
+        self.show_heading(Content.assemble((f"patches of {where}", "bold"), note))
         self.draw()
         self.refresh_bindings()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
-    def draw(self) -> None:
-        """Show what was read, wrapped to the width that there is."""
-        if self.view:
-            rows = render_patches(self.view, measure_text(self.query_one("#checks")))
-            self.query_one("#found", Static).update(rows)
+    def render_text(self, width: int) -> Content:
+        return render_patches(self.view, width) if self.view else Content("")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         return action != "apply" or (self.view is not None and self._is_to_be_made)
@@ -182,13 +179,3 @@ class PatchScreen(Dialog[None]):
 
     def _show_note(self, event: Preparing) -> None:
         self.notify(event.text, markup=False, timeout=10) if event.done else None
-
-    def action_apply(self) -> None:
-        if self.view is None or self.view.engine is None:
-            return
-        try:
-            patches = status.load_planned_patches(self.plan)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        ask_patch_trust(self.app, patches, lambda: self.act(make=True))

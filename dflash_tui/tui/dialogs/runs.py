@@ -10,11 +10,8 @@ from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from textual import work
-from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError
@@ -28,11 +25,11 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.events import Exited, Stopping
 from dflash_tui.monitoring import recording, startup_history
-from dflash_tui.monitoring.startup_history import StartDifference, StartKind
+from dflash_tui.monitoring.startup_history import RecordedStart, StartDifference, StartKind
 from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Dialog, ErrorDialog, ListDialog, measure_text
+from dflash_tui.tui.dialogs.basic import ErrorDialog, ListDialog, TextDialog
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, list_broken_options, once_composed
 
@@ -185,32 +182,30 @@ STYLES = {
 }
 
 
-class HistoryScreen(Dialog[None]):
+class HistoryScreen(TextDialog[None]):
     """Compares the starts of this machine: the number, median, spread and phases of each kind."""
 
     HEADING: ClassVar = "starts of this machine"
     BINDINGS: ClassVar = [Binding("escape,q,h", "dismiss", "close", key_display="esc")]
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield Static(Content("reading …"), id="head-of-starts")
-            with VerticalScroll(id="checks"):
-                yield Static(id="compared", markup=False)
+    starts: list[RecordedStart] | None = None
 
     @once_composed
     def on_mount(self) -> None:
-        self.query_one("#checks").focus()
+        self.show_heading("reading …")
         self.load_starts()
 
     @work(exclusive=True)
     async def load_starts(self) -> None:
         """Read the starts in a thread; those of finished runs are read once."""
-        starts = await asyncio.to_thread(startup_history.list_starts)
-        head = f"{pluralize(len(starts), 'start')} on this machine; medians until the first answer"
-        self.query_one("#head-of-starts", Static).update(Content(head))
-        comparison, width = self.query_one("#compared", Static), measure_text(self.query_one("#checks"))
-        none = Content.assemble(("no server has started on this machine yet", MUTED))
-        comparison.update(render_kinds(startup_history.group_starts(starts), width) if starts else none)
+        self.starts = await asyncio.to_thread(startup_history.list_starts)
+        self.show_heading(f"{pluralize(len(self.starts), 'start')} on this machine; medians until the first answer")
+        self.draw()
+
+    def render_text(self, width: int) -> Content:
+        if self.starts:
+            return render_kinds(startup_history.group_starts(self.starts), width)
+        none = "" if self.starts is None else "no server has started on this machine yet"
+        return Content.assemble((none, MUTED))
 
 
 def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:

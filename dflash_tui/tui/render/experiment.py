@@ -25,6 +25,7 @@ from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Boot, Design, Roun
 from dflash_tui.experiments.progress import Progress, estimate_left
 from dflash_tui.experiments.tune_schedule import is_faster
 from dflash_tui.monitoring.startup_history import RecordedStart
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import (
     arm_letter,
@@ -203,6 +204,7 @@ _ROOMY = 100
 _LEAST_LEFT = 1.0
 # Under these names a boot shows requests that do not count.
 UNCOUNTED = frozenset({"cold", "warm-up"})
+_ANSWERS = "the answers not counted"
 
 
 class Outlook(NamedTuple):
@@ -260,19 +262,19 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
         return _join_left(1.0, ["all boots are over"], width)
     if progress.status != "running":
         why = f": {progress.halted}" if progress.halted else ": the driver exited without logging an error"
-        return _join_left(None, [f"{progress.status}{why}; r resumes it"], width)
-    left, source, whole = _find_left(progress, outlook, now)
+        return _join_left(None, [f"{progress.status}{why}; enter resumes it"], width)
+    left, source, uncounted = _find_left(progress, outlook, now)
     under_way = max(0.0, now - progress.current.began) if progress.current else 0.0
     spent = progress.spent + under_way
     share = len(progress.boots) / max(1, len(progress.design.order))
     if left is None or left < _LEAST_LEFT:
-        late = progress.current is not None and bool(source) and whole
+        late = progress.current is not None and bool(source) and uncounted != _ANSWERS
         parts = [_explain_no_estimate(progress, late=late)]
-    elif whole:
+    elif not uncounted:
         share = spent / (spent + left) if spent + left else 0.0
         parts = [f"about {format_duration(left)} left", f" ({source})"]
     else:
-        parts = [f"at least {format_duration(left)} left", ", the answers not counted", f" ({source})"]
+        parts = [f"at least {format_duration(left)} left", f", {uncounted}", f" ({source})"]
     return _join_left(share, [*parts, "; q leaves it running"], width)
 
 
@@ -283,24 +285,29 @@ def _explain_no_estimate(progress: Progress, *, late: bool) -> str:
     return "no estimate" if progress.boots else "no estimate until the first boot is over"
 
 
-def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, bool]:
-    """Return the seconds that are left, by what that is known, empty for nothing, and whether answers are counted."""
+def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, str]:
+    """Return the seconds that are left, by what that is known, empty for nothing, and what is not counted in them."""
     measured = [boot for boot in progress.boots if boot.took is not None and not boot.error]
     expected = outlook.boots if outlook else None
-    unseen = set(progress.design.order) - {boot.arm for boot in measured}
+    seen = {boot.arm for boot in measured}
+    unseen = set(progress.design.order) - seen
     from_here = f"estimate from {pluralize(len(measured), 'boot')}" if measured else ""
     if expected is None or not unseen:
-        return estimate_left(progress, now), from_here, True
+        return estimate_left(progress, now), from_here, ""
     if measured and not expected.whole:  # arms differ by their starts rather than by their answers
         rest = statistics.median((boot.took or 0.0) - (boot.ready or 0.0) for boot in measured)
         boots = [None if start is None else rest + start for start in expected.seconds]
-        return estimate_left(progress, now, boots), from_here, True
+        modes = [arm.plan.mode for arm in progress.design.arms]
+        slower = {modes[arm].value for arm in unseen if boots[arm] is None} - {Mode.EAGER.value}
+        known = all(modes[arm] is Mode.EAGER for arm in seen) and slower
+        new = f"a longer start with {' and '.join(sorted(slower))} not counted" if known else ""
+        return estimate_left(progress, now, boots), from_here, new
     if not expected.source:
-        return estimate_left(progress, now), from_here, True
+        return estimate_left(progress, now), from_here, ""
     before = expected.seconds if expected.whole else [seconds or 0.0 for seconds in expected.seconds]
     left = estimate_left(progress, now, before, whole=expected.whole)
     source = f"{from_here}, and {expected.source}" if measured else f"estimate {expected.source}"
-    return left, source, expected.whole
+    return left, source, "" if expected.whole else _ANSWERS
 
 
 def _join_left(share: float | None, parts: Sequence[str], width: int) -> Content:
@@ -451,7 +458,7 @@ def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, 
     elif progress.status == "running":
         parts = [f"at most {format_duration(progress.left)} left", f"; {best}", "; q leaves it running"]
     else:
-        parts = [f"{progress.status}; r resumes it, k keeps the best", f"; {best}"]
+        parts = [f"{progress.status}; enter resumes it, k keeps the best", f"; {best}"]
     return render_budget(progress, parts, now, width)
 
 

@@ -22,7 +22,7 @@ from dflash_tui.common.formatting import (
 )
 from dflash_tui.events import GpuLoad, Health, LogLine, Preparing, RankSampled, RankState, Step
 from dflash_tui.monitoring.foreign_server import ForeignIdentity
-from dflash_tui.monitoring.startup_history import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds, list_coming_steps
+from dflash_tui.monitoring.startup_history import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.client_text import Endpoint, list_endpoint_facts
@@ -227,12 +227,11 @@ def _mark_step(over: bool) -> tuple[str, str]:
 
 
 def _render_steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
-    """Return a row for each step before the launch, and for those that are known to come."""
+    """Return a row for each step before the launch."""
     took = {step: event.at - state.step_began[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
     expected_times = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
-    to_come = list_coming_steps(state.preparing, state.step_began, usual) if state.started_at is None else []
-    timed = bool(expected_times or to_come)  # a column that would stay empty has no room
+    timed = bool(expected_times)  # a column that would stay empty has no room
     rows = [
         _render_step(event, state.step_began[step], now, width, expected_times.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
@@ -241,8 +240,7 @@ def _render_steps(state: RunState, now: float, width: int, usual: Mapping[Step, 
         _render_step(replace(event, text=f"{event.host}: {event.text}"), event.at, now, width, "", timed=timed)
         for event in state.far_steps.values()
     ]
-    later = [f"· {step.value:<{_NAME}}{'':7}  {format_expected(usual[step])}" for step in to_come]
-    return [*rows, *(Content.assemble((row, MUTED)) for row in later)]
+    return rows
 
 
 def _render_step(event: Preparing, began: float, now: float, width: int, usual: str, *, timed: bool) -> Content:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -24,12 +25,11 @@ from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.monitoring.startup_history import expect_startup
-from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation.experiment_report import build_arms_table, name_arm, synthetic_label
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask_trust
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import (
     UNCOUNTED,
     Outlook,
@@ -53,13 +53,13 @@ from dflash_tui.tui.widgets.basic import (
     MUTED,
     Display,
     Keys,
-    Requests,
     SizedScreen,
     TooSmall,
     each_in_turn,
     once_composed,
     while_open,
 )
+from dflash_tui.tui.widgets.figures import Requests
 
 _EVERY = 1.0
 _TALL = 30
@@ -75,7 +75,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
-        Binding("r", "resume", "Resume", tooltip="Resume a stopped experiment"),
+        Binding("enter", "resume", "Resume", key_display="⏎", tooltip="Resume a stopped experiment"),
         Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
         Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
@@ -85,12 +85,11 @@ class ExperimentScreen(SizedScreen[None]):
 
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
+    @dataclass
     class Over(Message):
         """The experiment that is shown is over."""
 
-        def __init__(self, identity: str) -> None:
-            super().__init__()
-            self.identity = identity
+        identity: str
 
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__()
@@ -309,7 +308,7 @@ class ExperimentScreen(SizedScreen[None]):
         await keep_as_recipe(self, progress, outcome, name)
 
     def action_stop(self) -> None:
-        detail = "The current boot is aborted and its server stopped. Finished boots are kept; r resumes from there."
+        detail = "The current boot is aborted and its server stopped. Finished boots are kept; enter resumes it there."
         question = Confirm("Stop the experiment?", detail, "stop it", "let it run")
         self.app.push_screen(question, self._stop)
 
@@ -325,18 +324,13 @@ class ExperimentScreen(SizedScreen[None]):
     def action_resume(self) -> None:
         if self.view is None:
             return
-        design = self.view.progress.design
-        try:
-            recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        ask_trust(self.app, recipe, [arm.plan for arm in design.arms], self.resume)
+        self.resume(self.view.progress.design)
 
     @work(exclusive=True, group="drive")
-    async def resume(self) -> None:
-        """Go on with what was halted, in a driver of its own."""
-        await self._do(controller.resume_experiment)
+    async def resume(self, design: Design) -> None:
+        """Go on with what was halted, in a driver of its own, once its recipe is trusted."""
+        if await confirm_design(self.app, design):
+            await self._do(controller.resume_experiment)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
         if self.view is None:

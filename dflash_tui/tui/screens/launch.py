@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,12 +27,11 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from dflash_tui.tui.launch_selection import MARKS, LaunchSelection
+from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_plan_error, render_servers
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
@@ -172,6 +173,8 @@ class LaunchScreen(SizedScreen[None]):
         Binding("enter", "unfold", "Show them", priority=True, tooltip="Show the recipes that would not start here"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
         Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
+        Binding("exclamation_mark", "fast", "Fast", key_display="!",
+                tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
@@ -198,31 +201,29 @@ class LaunchScreen(SizedScreen[None]):
     AUTO_FOCUS = "#recipes"
     GLOSSES: ClassVar = {"the mark of a recipe": MARKS}
 
+    @dataclass
     class Launch(Message):
-        """Somebody wants this plan launched; `forced` says why failed checks are overruled."""
+        """This is to be launched."""
 
-        def __init__(self, resolved: ResolvedRecipe, plan: Plan, forced: str = "") -> None:
-            super().__init__()
-            self.resolved, self.plan, self.forced = resolved, plan, forced
+        planned: PlannedLaunch
 
+    @dataclass
     class Attach(Message):
-        """Somebody wants to watch this server."""
+        """A server is to be watched."""
 
-        def __init__(self, server: Run | FoundServer) -> None:
-            super().__init__()
-            self.server = server
+        server: Run | FoundServer
 
+    @dataclass
     class Begun(Message):
         """An A/B or a tune was begun under this name."""
 
-        def __init__(self, identity: str) -> None:
-            super().__init__()
-            self.identity = identity
+        identity: str
 
     def __init__(self, now: Callable[[], float], probe: Callable[[], GpuProbe], load: Callable[[], Entries]) -> None:
         super().__init__()
         self.now, self.probe, self.load = now, probe, load
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
+        self._was_left = False
         self.wanted = ""  # the recipe to highlight once the list is there
         self.detailed = False
         self.running: list[Run] = []
@@ -264,6 +265,19 @@ class LaunchScreen(SizedScreen[None]):
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
         self.load_speeds()
+        if self._was_left:
+            self.reload_entries()
+
+    def on_screen_suspend(self) -> None:
+        self._was_left = True
+
+    @work(exclusive=True, group="entries")
+    async def reload_entries(self) -> None:
+        """Show the recipes that were added or removed meanwhile, such as the winner of an A/B."""
+        entries = await asyncio.to_thread(self.load)
+        if (recipes := self._recipes) and entries.keys() != self.entries.keys():
+            self.entries = entries
+            recipes.reload(entries)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
@@ -273,9 +287,13 @@ class LaunchScreen(SizedScreen[None]):
         """Read the GPUs and the running servers, away from the screen's own thread."""
         if not self.is_active and self.choice.probe:
             return
-        self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
-        if self.running or before or self.choice.probe is None:  # else the probe comes before anything changes
-            self.draw()
+        is_first = self.choice.probe is None
+        with self.app.batch_update() if is_first else nullcontext():  # the servers are painted with all else
+            self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
+            if is_first or self.running != before:
+                self.draw()
+        if is_first:
+            self.refresh()  # Textual drops a layout that it makes in a batch
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
@@ -285,6 +303,8 @@ class LaunchScreen(SizedScreen[None]):
     @work(exclusive=True, group="speeds")
     async def load_speeds(self) -> None:
         """Read what the newest run of each recipe reached, away from the screen's own thread."""
+        if not await asyncio.to_thread(registry.list_runs):
+            return
         from dflash_tui.monitoring import recording
 
         self.choice.measured = await asyncio.to_thread(recording.measure_newest_speeds)
@@ -409,9 +429,14 @@ class LaunchScreen(SizedScreen[None]):
             return bool(recipes and recipes.is_on_fold)
         if action in _OF_RECIPE and not isinstance(chosen, Recipe):
             return False
-        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens"}:
+        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens", "fast"}:
             drafts = (self.choice.request(chosen).method or chosen.method) is not Method.NONE
-            return {"variant": bool(chosen.variants), "profile": len(chosen.profiles) > 1, "tokens": drafts}[action]
+            return {
+                "variant": bool(chosen.variants),
+                "profile": len(chosen.profiles) > 1,
+                "tokens": drafts,
+                "fast": drafts and self.choice.has_fast(chosen),
+            }[action]
         return len(self.choice.cards) > 1 if action == "gpu" else True
 
     def action_mode(self) -> None:
@@ -433,6 +458,11 @@ class LaunchScreen(SizedScreen[None]):
     def action_profile(self) -> None:
         if recipe := self._recipe:
             self.choice.next_profile(recipe)
+            self.draw()
+
+    def action_fast(self) -> None:
+        if (recipe := self._recipe) and self._plan():
+            self.choice.toggle_fast(recipe)
             self.draw()
 
     def action_variant(self) -> None:
@@ -473,13 +503,18 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.tui.dialogs.experiments import NewExperiment
 
         if (planned := self._plan()) and self.is_alone(planned.plan):
-            self.app.push_screen(NewExperiment(planned.plan), self._begun)
+            self.app.push_screen(NewExperiment(planned.plan, self._explain_unsuited()), self._begun)
 
     def action_tune(self) -> None:
         from dflash_tui.tui.dialogs.experiments import NewTune
 
         if (planned := self._plan()) and self.is_alone(planned.plan):
-            self.app.push_screen(NewTune(planned.plan), self._begun)
+            self.app.push_screen(NewTune(planned.plan, self._explain_unsuited()), self._begun)
+
+    def _explain_unsuited(self) -> str:
+        """Return why the highlighted recipe would not start here; empty where it may."""
+        suited = self.choice.suited(self._recipe) if self._recipe else None
+        return suited.why if suited and suited.suits is Suitability.NO else ""
 
     def _begun(self, identity: str | None) -> None:
         if identity:
@@ -509,18 +544,18 @@ class LaunchScreen(SizedScreen[None]):
             return
         try:
             port = lifecycle.find_free_port(recipe.port) if launching else None
-            resolved, plan = self.choice.plan(recipe, port)[:2]
+            planned = self.choice.plan(recipe, port)
         except DflashError as error:
             self.app.push_screen(ErrorDialog(error))
             return
-        if not self.has_hosts(plan):
+        if not self.has_hosts(planned.plan):
             return
 
         def launch(reason: str | None) -> None:
             if launching and reason is not None:
-                self.post_message(self.Launch(doctor.resolved, doctor.plan, reason))
+                self.post_message(self.Launch(doctor.planned._replace(forced=reason)))
 
-        doctor = Doctor(resolved, plan, launching=launching, change=partial(self.choice.take_changes, recipe, port))
+        doctor = Doctor(planned, launching=launching, change=partial(self.choice.take_changes, recipe, port))
         self.app.push_screen(doctor, launch)
 
     def _plan(self) -> PlannedLaunch | None:
@@ -556,13 +591,18 @@ class LaunchScreen(SizedScreen[None]):
         self.notify(f"reading the config.json of {target} …", markup=False)
         try:
             name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
-            self.entries = await asyncio.to_thread(self.load)
+            entries = await asyncio.to_thread(self.load)
         except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+            self.app.push_screen(ErrorDialog(error))
             return
-        self.query_one(RecipeList).reload(self.entries)
-        self.query_one(RecipeList).choose(name)
+        self._show_new(name, entries)
         self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
+
+    def _show_new(self, name: str, entries: Entries) -> None:
+        """List the recipes again, and highlight one that was written."""
+        self.entries = entries
+        self.query_one(RecipeList).reload(entries)
+        self.query_one(RecipeList).choose(name)
 
     def action_keep(self) -> None:
         """Write a recipe of what is chosen for the highlighted one, and highlight that."""
@@ -571,12 +611,11 @@ class LaunchScreen(SizedScreen[None]):
         if planned := self._plan():
             try:
                 path = recipe_files.keep_setting(planned)
-                self.entries = self.load()
+                entries = self.load()
             except (DflashError, OSError) as error:
-                self.app.push_screen(ErrorDialog(error if isinstance(error, DflashError) else DflashError(str(error))))
+                self.app.push_screen(ErrorDialog(error))
                 return
-            self.query_one(RecipeList).reload(self.entries)
-            self.query_one(RecipeList).choose(path.stem)
+            self._show_new(path.stem, entries)
             self.notify(f"written to {path}", markup=False)
 
     def action_hosts(self) -> None:

@@ -379,8 +379,12 @@ class ForeignScreen(ViewScreen):
         yield TooSmall()
         yield Keys()
 
-    def on_mount(self) -> None:
+    def on_screen_resume(self) -> None:
         self.follow()
+
+    def on_screen_suspend(self) -> None:
+        if self.app.current_mode != self.server.url:  # a dialog above it lets it go on
+            self.workers.cancel_group(self, "foreign")
 
     def action_explain(self) -> None:
         """Say why a server that dflash-tui did not start is asked nothing and not stopped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import work
@@ -27,7 +28,6 @@ from dflash_tui.experiments.analysis.report import (
     Verdict,
 )
 from dflash_tui.experiments.design import Design
-from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.presentation.experiment_report import (
     build_answer,
@@ -43,7 +43,7 @@ from dflash_tui.presentation.experiment_report import (
 )
 from dflash_tui.presentation.report import Note, Part
 from dflash_tui.tui.dialogs.answers import AnswersDialog
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask_trust
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import list_outcome_notes, render_report_head, to_content
 from dflash_tui.tui.screens.playback import PlaybackScreen
 from dflash_tui.tui.sharing import keep_as_recipe, share_report
@@ -105,12 +105,11 @@ class VerdictScreen(SizedScreen[None]):
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
     ]
 
+    @dataclass
     class Boots(Message):
-        """Somebody wants to see the boots of this experiment."""
+        """The boots of this experiment are to be shown."""
 
-        def __init__(self, identity: str) -> None:
-            super().__init__()
-            self.identity = identity
+        identity: str
 
     def __init__(self, report: ExperimentReport | None = None) -> None:
         super().__init__()
@@ -296,25 +295,16 @@ class VerdictScreen(SizedScreen[None]):
         await keep_as_recipe(self, progress, outcome, tuner.choose_name(report.design.recipe))
 
     def action_extend(self) -> None:
-        if (report := self.report) is None:
-            return
-        what = f"{_ADDED_BOOTS} boots of each arm are launched, one after the other, and all boots are judged again."
-        self.app.push_screen(
-            Confirm("Add boots?", what, "add them", "leave it as it is"),
-            lambda yes: self._ask_trust(report.design) if yes else None,
-        )
-
-    def _ask_trust(self, design: Design) -> None:
-        try:
-            recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-        else:
-            ask_trust(self.app, recipe, [arm.plan for arm in design.arms], lambda: self.extend(design))
+        if self.report:
+            self.extend(self.report.design)
 
     @work(exclusive=True, group="drive")
     async def extend(self, design: Design) -> None:
-        """Add boots in a driver of its own, and show them."""
+        """Add boots in a driver of its own after asking, and show them."""
+        what = f"{_ADDED_BOOTS} boots of each arm are launched, one after the other, and all boots are judged again."
+        question = Confirm("Add boots?", what, "add them", "leave it as it is")
+        if not await self.app.push_screen_wait(question) or not await confirm_design(self.app, design):
+            return
         try:
             await asyncio.to_thread(controller.extend_experiment, design, _ADDED_BOOTS)
         except DflashError as error:

@@ -17,18 +17,21 @@ from textual.widgets import Digits, Static
 
 from dflash_tui.common.formatting import (
     UNKNOWN,
+    draw_bar,
     format_duration,
     format_gib,
     format_number,
     format_percent,
     pluralize,
     truncate,
+    truncate_middle,
 )
-from dflash_tui.events import OURS, Histogram, SpeculationLogged
+from dflash_tui.events import OURS, Histogram, RequestDone, SpeculationLogged
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.finished_requests import FinishedRequest, SlowCycle
 from dflash_tui.run_state.series import MAX_GAP, CounterReading
 from dflash_tui.run_state.speculation import (
+    DraftAdvice,
     choose_published_figures,
     compare_with_published,
     list_published_ranges,
@@ -349,7 +352,7 @@ class RequestStrip(Widget):
         """Replace the requests, oldest first, and the cycle that they show."""
         self.requests = requests
         self.rows = [row for row in _ROWS if cycle or _varies([getattr(request, row[1]) for request in requests])]
-        self.display = bool(self.rows)
+        self.set_class(not self.rows, "-flat")
         self.styles.height = 1 + len(self.rows[: 2 if self.screen.has_class("-short") else 3])
         self.set_class(cycle is not None, "-cycle")
         title = f"requests  {len(requests)} finished, newest on the right"
@@ -396,3 +399,113 @@ def _cell(value: float | None, top: float) -> str:
     if value is None or top <= 0:
         return "·"
     return _BLOCKS[min(len(_BLOCKS) - 1, int(value / top * len(_BLOCKS)))]
+
+
+# More than fit on any screen; all of them would cost more with every request.
+REQUESTS_SHOWN = 60
+# The cells from which a table of requests has the column of tokens, and the one of how each ended.
+_TOKENS_FROM, _END_FROM = 31, 37
+# The cells of a position's number and share, and those of a border beside its title.
+_LEAST_POSITION, _TITLE_EDGES = 8, 2
+
+
+class Positions(Widget):
+    """The share of steps in which each draft position was accepted, in as many columns as the height requires.
+
+    The first position that does not pay off is marked, and those after it are muted.
+    """
+
+    shares: reactive[tuple[float | None, ...]] = reactive(())
+    advice: reactive[DraftAdvice | None] = reactive(None)
+
+    def __init__(self) -> None:
+        super().__init__(id="positions")
+
+    def show(self, shares: Sequence[float | None], advice: DraftAdvice | None) -> None:
+        """Replace the shares, rounded to whole per cent, and the advice on how many tokens to draft."""
+        self.shares, self.advice = tuple(None if share is None else round(share, 2) for share in shares), advice
+
+    def watch_advice(self) -> None:
+        """Name the advice in the title."""
+        self._write_title()
+
+    def on_resize(self) -> None:
+        self._write_title()
+
+    def _write_title(self) -> None:
+        title = f"accepted per position{_format_advice(self.advice)}"
+        if len(title) + _TITLE_EDGES > self.outer_size.width:
+            title = title.replace(" per position", "")
+        self.border_title = Content(title)
+
+    def render(self) -> RenderResult:
+        width, height = self.size
+        if not self.shares or height < 1:
+            return Content("no steps in this window" if height > 0 else "")
+        columns = min(-(-len(self.shares) // height), max(1, (width + 1) // _LEAST_POSITION))
+        row_count = min(height, -(-len(self.shares) // columns))
+        column_width = (width + 1) // columns
+        useless = self.advice.first_useless if self.advice else None
+        rows = [Content("") for _ in range(row_count)]
+        hidden = len(self.shares) > columns * row_count
+        for index, share in enumerate(self.shares[: columns * row_count - hidden]):
+            room = max(0, column_width - 9)
+            gap = " " if index >= row_count and column_width > _LEAST_POSITION else ""
+            drawn = draw_bar(share or 0.0, room)
+            mark = "✗" if index + 1 == useless else " "
+            color = "$series-b" if useless is None or index + 1 < useless else "$foreground 40%"
+            rows[index % row_count] += Content.assemble(
+                (f"{gap}{mark}", "$error"),
+                (f"{index + 1:>2} ", MUTED),
+                (drawn, color),
+                f"{format_number(None if share is None else share * 100, 0):>{room - len(drawn) + 4}}",
+            )
+        if hidden:
+            rows[-1] += Content.assemble(("  …", MUTED))
+        return Content("\n").join(rows)
+
+
+def _format_advice(advice: DraftAdvice | None) -> str:
+    if advice is None:
+        return " %"
+    return ": all useful" if advice.first_useless is None else f": try n={advice.suggested}"
+
+
+class Requests(Widget):
+    """The last measured requests, one per row, and the one that is being sent; `none` is said while there is none."""
+
+    requests: reactive[Sequence[RequestDone]] = reactive(())
+    sending: reactive[str] = reactive("")
+
+    def __init__(self, none: Content | None = None) -> None:
+        super().__init__(id="requests")
+        self.border_title = "requests"
+        key = "bold $primary"
+        hint = Content.assemble(("none yet; ", MUTED), ("b", key), (" sends five prompts, ", MUTED), ("4", key))
+        hint += Content.assemble((" chats, ", MUTED), ("y", key), (" copies a curl", MUTED))
+        self.none = none or hint
+
+    def show(self, requests: Sequence[RequestDone], sending: str) -> None:
+        """Replace the requests; `sending` names the prompt that is being sent, or is empty."""
+        self.requests, self.sending = requests, sending
+
+    def render(self) -> RenderResult:
+        width, height = self.size
+        tokens, end = f" {'tokens':>6}" * (width >= _TOKENS_FROM), "  end" * (width >= _END_FROM)
+        header = Content.assemble((f"{'':9} {'TTFT':>7} {'tok/s':>6}{tokens}{end}", MUTED))
+        rows = [_render_request(done, width) for done in self.requests]
+        if self.sending:
+            rows.append(Content.assemble((f"{self.sending:<9}", "bold"), ("  sending …", MUTED)))
+        if not rows:
+            rows = [self.none]
+        return Content("\n").join([header, *rows[-max(1, height - 1) :]])
+
+
+def _render_request(done: RequestDone, width: int) -> Content:
+    kind = f"{truncate_middle(done.kind, 9):<9}"
+    if done.error:
+        return Content.assemble((kind, "bold"), (truncate(f" ✗ {done.error}", width - 9), "$error"))
+    ttft = UNKNOWN if done.ttft is None else format_number(done.ttft, 2, "s")
+    tokens = f" {done.tokens:>6}" * (width >= _TOKENS_FROM)
+    figures = f" {ttft:>7} {format_number(done.decode_tok_s):>6}{tokens}  "
+    return Content.assemble((kind, "bold"), figures, (truncate(done.finish, max(0, width - _END_FROM + 4)), MUTED))

@@ -124,10 +124,11 @@ class RecipeList(Vertical):
         self.border_subtitle = f"{above}{place}{below}"
 
     def reload(self, entries: Entries) -> None:
-        """Show other entries in place of those of before."""
+        """Show other entries in place of those of before; the highlighted recipe stays so."""
+        chosen = self._chosen_name
         self.entries = entries
         self.close_filter(keep=False)
-        self._fill("")
+        self._fill("", highlight=chosen)
         self.draw()
 
     def choose(self, name: str) -> None:

@@ -31,10 +31,7 @@ from dflash_tui.tui.dialogs.basic import render_alarms
 from dflash_tui.tui.render.run import render_foreign_status, render_ranks, render_startup, render_status
 from dflash_tui.tui.widgets.basic import (
     MUTED,
-    REQUESTS_SHOWN,
     Display,
-    Positions,
-    Requests,
     once_composed,
     render_error,
     while_open,
@@ -48,7 +45,15 @@ from dflash_tui.tui.widgets.chart import (
     build_chart_lines,
     name_load_chart,
 )
-from dflash_tui.tui.widgets.figures import Figures, RequestStrip, build_speed, build_tiles
+from dflash_tui.tui.widgets.figures import (
+    REQUESTS_SHOWN,
+    Figures,
+    Positions,
+    Requests,
+    RequestStrip,
+    build_speed,
+    build_tiles,
+)
 from dflash_tui.tui.widgets.log_pane import LogPane
 from dflash_tui.vllm_output.known_failures import cut_after_sign
 
@@ -109,6 +114,8 @@ class RunView(Vertical):
         self.changed = True
         if self.is_mounted:
             self.query_one(LogPane).reset()
+            for chart in self.query(Chart):  # one that was hidden is drawn a second later
+                chart.show((), WINDOWS[self.window])
 
     def prepare(self, plan: Plan) -> None:
         """Start to show what comes before the launch of `plan`."""

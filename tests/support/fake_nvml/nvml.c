@@ -123,6 +123,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, const struct card **card) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetHandleByUUID(const char *uuid, const struct card **card) {
+    unsigned index = (unsigned)(uuid[4] - 'a'); /* as nvmlDeviceGetUUID makes them */
+    return nvmlDeviceGetHandleByIndex_v2(index, card);
+}
+
 int nvmlDeviceGetName(const struct card *card, char *name, unsigned room) {
     CHECK(card)
     return copy(name, room, card->name);

@@ -21,14 +21,9 @@ from tests.support.experiment_factories import a_design
 from tests.support.preflight_situations import engine_in
 from tests.tui.conftest import a_run
 
-TEXTS = {
-    "half": b'{"title": ',
-    "bytes": b"\xff\xfe\x00",
-    "large": b"#" * (2 << 20),
-}
 HARMS: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
-    **{kind: functools.partial(Path.write_bytes, data=text) for kind, text in TEXTS.items()},
+    "half": functools.partial(Path.write_bytes, data=b'{"title": '),
 }
 pytestmark = pytest.mark.timeout(60)
 

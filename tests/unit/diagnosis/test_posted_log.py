@@ -1,9 +1,9 @@
 """A log without a run: what users posted, what was recorded, and what is no log at all."""
 
+import contextlib
 import os
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -312,17 +312,6 @@ def test_what_is_no_file_is_refused(name):
         explain_log(LogSource(name))
 
 
-def test_a_sparse_file_is_not_read_through(tmp_path):
-    """A gigabyte of nothing takes no longer than its first page."""
-    file = tmp_path / "x.log"
-    with file.open("wb") as sparse:
-        sparse.truncate(1 << 30)
-    began = time.process_time()
-    with pytest.raises(UsageError):
-        explain_log(LogSource(str(file)))
-    assert time.process_time() - began < 1.0
-
-
 def test_of_a_large_file_the_beginning_and_the_end_are_read(tmp_path, monkeypatch):
     """The answer says so."""
     monkeypatch.setattr(log_source, "_LARGEST_FILE", 4 << 20)
@@ -369,26 +358,18 @@ def test_a_pipe_without_a_word_is_refused(pipe):
         explain_log(LogSource(pipe.name))
 
 
-@pytest.mark.parametrize("line", [b"INFO 11-22 10:00:00 [x.py:1] all is well\n", b"y"])
-def test_a_pipe_that_never_ends_is_left(pipe, monkeypatch, line):
-    """Whether it is a log of vLLM or not."""
+def test_a_pipe_that_never_ends_is_left(pipe, monkeypatch):
     monkeypatch.setattr(log_source, "_MOST_SECONDS", 1.0)
 
     def write() -> None:
-        try:
+        with contextlib.suppress(OSError):  # the reader has gone
             while True:
-                os.write(pipe.writes, line * 1000)
-        except OSError:  # nobody reads it any more
-            pass
+                os.write(pipe.writes, b"INFO 11-22 10:00:00 [x.py:1] all is well\n" * 1000)
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    if line.startswith(b"INFO"):
-        found = explain_log(LogSource(pipe.name))
-        assert (found.kind, len(found.notes)) == (NO_FAILURE, 1)
-    else:
-        with pytest.raises(UsageError):
-            explain_log(LogSource(pipe.name))
+    found = explain_log(LogSource(pipe.name))
+    assert (found.kind, len(found.notes)) == (NO_FAILURE, 1)
     os.close(pipe.reads)
     writer.join(10)
     assert not writer.is_alive()

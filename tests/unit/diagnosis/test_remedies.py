@@ -191,7 +191,7 @@ def test_a_post_mortem_survives_a_recipe_that_is_gone(folders):
     """Why it failed is told all the same."""
     from tests.tui.conftest import a_run
 
-    run = a_run(recipe="gone", request=LaunchRequest("/nowhere/gone.yaml"))
+    run = a_run(recipe="gone", request=LaunchRequest(recipe="/nowhere/gone.yaml"))
     found = postmortem.build_postmortem(run, of(f"{CPU}/fail_mem_util", 1))
     assert found is not None
     assert found.commands[0] == "dflash-tui up /nowhere/gone.yaml --set gpu-memory-utilization=0.91"

@@ -50,7 +50,7 @@ def test_it_launches_what_was_measured(name):
     """Same command but the port's, same variables, same patches, whatever the layers set."""
     cpu = recipe_loader.find_recipe(name).for_cpu
     request = LaunchRequest(
-        name,
+        recipe=name,
         mode=Mode.COMPILE if cpu else Mode.GRAPHS,
         gpu=None if cpu else "gb10",
         port=8500,
@@ -59,22 +59,22 @@ def test_it_launches_what_was_measured(name):
     )
     progress, found, planned = a_progress(request)
     path = tuner.write_recipe(progress, found, planned.resolved, f"{name}-tuned", overwrite=False)
-    again = planner.plan_launch(LaunchRequest(path.stem, gpu=request.gpu, port=8500), GpuProbe()).plan
+    again = planner.plan_launch(LaunchRequest(recipe=path.stem, gpu=request.gpu, port=8500), GpuProbe()).plan
     for field in LAUNCH_IDENTITY_FIELDS:
         mine, theirs = repr(getattr(planned.plan, field)), repr(getattr(again, field))
         assert theirs.replace(f"/{path.stem}-", f"/{name}-") == mine, field  # what is built is in a folder of that name
 
 
 def test_it_keeps_another_method():
-    request = LaunchRequest("gemma-4-26b-a4b", gpu="h200", method=Method.MTP, port=8500)
+    request = LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", method=Method.MTP, port=8500)
     progress, found, planned = a_progress(request)
     path = tuner.write_recipe(progress, found, planned.resolved, "mtp", overwrite=False)
-    again = planner.plan_launch(LaunchRequest("mtp", gpu="h200", port=8500), GpuProbe()).plan
+    again = planner.plan_launch(LaunchRequest(recipe="mtp", gpu="h200", port=8500), GpuProbe()).plan
     assert (path.stem, again.method, again.argv) == ("mtp", Method.MTP, planned.plan.argv)
 
 
 def test_it_says_by_what_it_came():
-    progress, found, planned = a_progress(LaunchRequest("gemma-4-26b-a4b", gpu="h200", mode=Mode.GRAPHS))
+    progress, found, planned = a_progress(LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", mode=Mode.GRAPHS))
     path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     text = path.read_text()
     head = [line for line in text.splitlines() if line.startswith("#")]
@@ -88,7 +88,7 @@ def test_it_says_by_what_it_came():
 
 
 def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
-    progress, found, planned = a_progress(LaunchRequest("demo-cpu", settings={"start.fork": "false"}))
+    progress, found, planned = a_progress(LaunchRequest(recipe="demo-cpu", settings={"start.fork": "false"}))
     path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     assert "--set start.fork=false" in path.read_text()
 
@@ -103,14 +103,14 @@ def test_an_engine_chosen_by_hand_is_stood_in_for_by_its_release(tmp_path, monke
     distribution, _, vllm = package.partition("==")
     engine = Engine(folder, vllm, distribution, 0.0, 0.0, (package, "torch==2.11.0"), adopted=True)
     monkeypatch.setattr(inventory, "find_engine_by_name", lambda _: engine)
-    request = LaunchRequest(name, gpu=gpu, engine=folder, port=8500, settings={"max-num-seqs": "4"})
+    request = LaunchRequest(recipe=name, gpu=gpu, engine=folder, port=8500, settings={"max-num-seqs": "4"})
     progress, found, planned = a_progress(request)
     path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     assert f"--engine {folder}" in path.read_text()
-    kept = planner.plan_launch(LaunchRequest("mine", gpu=gpu, engine=folder, port=8500), GpuProbe()).plan
+    kept = planner.plan_launch(LaunchRequest(recipe="mine", gpu=gpu, engine=folder, port=8500), GpuProbe()).plan
     assert " ".join(kept.argv).replace("/mine-", f"/{name}-") == " ".join(planned.plan.argv)
     assert kept.patches == planned.plan.patches
-    plain = planner.plan_launch(LaunchRequest("mine", gpu=gpu, port=8500), GpuProbe()).resolved.engine
+    plain = planner.plan_launch(LaunchRequest(recipe="mine", gpu=gpu, port=8500), GpuProbe()).resolved.engine
     assert (plain.vllm, plain.distribution) == (vllm, distribution)
 
 
@@ -128,7 +128,7 @@ def test_why_it_was_not_written_is_told(monkeypatch):
 
 
 def test_nothing_is_overwritten_unless_that_is_asked():
-    progress, found, planned = a_progress(LaunchRequest("demo-cpu", mode=Mode.COMPILE))
+    progress, found, planned = a_progress(LaunchRequest(recipe="demo-cpu", mode=Mode.COMPILE))
     folder = paths.user_recipes_folder()
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("my own\n")
@@ -142,7 +142,7 @@ def test_nothing_is_overwritten_unless_that_is_asked():
 
 def test_a_value_that_no_recipe_may_have_is_not_written():
     """The file is read once before it is put into the folder."""
-    progress, found, planned = a_progress(LaunchRequest("demo-cpu", mode=Mode.COMPILE))
+    progress, found, planned = a_progress(LaunchRequest(recipe="demo-cpu", mode=Mode.COMPILE))
     resolved = replace(planned.resolved, flags={**planned.resolved.flags, "port": 1})
     with pytest.raises(Exception, match="port"):
         tuner.write_recipe(progress, found, resolved, "mine", overwrite=False)

@@ -29,7 +29,7 @@ def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
     made = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
     varied = variation.parse_variation(words)
-    arms = tuple(Arm(name, LaunchRequest("toy"), made) for name in varied.arms)
+    arms = tuple(Arm(name, LaunchRequest(recipe="toy"), made) for name in varied.arms)
     order = variation.order_boots(len(arms), boots)
     return Design("20261122-010203-demo-cpu", 100.0, "1", "demo-cpu", varied.key, arms, order, "f", "d")
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.design import CONFIRM, BootEnded, RoundBegan
-from dflash_tui.experiments.progress import Progress, fold_progress
+from dflash_tui.experiments.progress import fold_progress
 from dflash_tui.planning.recipes.recipe import Mode
 from tests.support import tune_simulation
 from tests.support.experiment_factories import written
@@ -57,11 +57,6 @@ class Rates(NamedTuple):
     claimed: float
     held: float
     share: float
-
-
-def best_of(progress: Progress) -> float:
-    """Return what the best setting truly multiplies the published speed by."""
-    return TRUTH.factor(progress.design.arms[tune_schedule.judge_tune(progress).best].request)
 
 
 @functools.cache

@@ -25,7 +25,9 @@ GIB = 1 << 30
 
 
 def plan(cards: Sequence[Gpu], gpu: str | None = None, **settings: str) -> PlannedLaunch:
-    request = LaunchRequest(RECIPE, gpu=gpu, settings={name.replace("_", "-"): text for name, text in settings.items()})
+    request = LaunchRequest(
+        recipe=RECIPE, gpu=gpu, settings={name.replace("_", "-"): text for name, text in settings.items()}
+    )
     return planner.plan_launch(request, GpuProbe(tuple(cards), "580.95"))
 
 
@@ -94,7 +96,7 @@ def test_gpus_that_cannot_be_taken(cards, gpu, words):
 
 
 def test_the_models_that_are_here_decide_the_memory():
-    request, probe = LaunchRequest(RECIPE), GpuProbe((h200(0),))
+    request, probe = LaunchRequest(recipe=RECIPE), GpuProbe((h200(0),))
     [target, _] = planner.plan_launch(request, probe).plan.models
     models = {(target.name, target.revision): LocalModel(None, 7 * GIB)}
     memory = planner.plan_launch(request, probe, models=models).memory
@@ -104,7 +106,7 @@ def test_the_models_that_are_here_decide_the_memory():
 
 
 def test_a_server_over_two_hosts_takes_one_gpu_of_each():
-    request = LaunchRequest("gemma-4-31b", variant="gb10-pair")
+    request = LaunchRequest(recipe="gemma-4-31b", variant="gb10-pair")
     planned = planner.plan_launch(request, GpuProbe((h200(0), h200(1))))
     assert [card.index for card in planned.gpus] == [0]
 
@@ -123,7 +125,7 @@ def test_a_server_over_two_hosts_takes_one_gpu_of_each():
 def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
     """Each plans by itself, and before any of them is there; a rank of another machine has that one's GPUs."""
     settings = {"tensor-parallel-size": str(len(taken)), "hosts": str(len(taken))}
-    request = LaunchRequest(RECIPE, gpu=gpu, settings=settings, peers=tuple(peers))
+    request = LaunchRequest(recipe=RECIPE, gpu=gpu, settings=settings, peers=tuple(peers))
     probe = GpuProbe((h200(2), h200(3)), "580.95")
     ranks = [planner.plan_launch(request, probe, rank=rank) for rank in range(len(taken))]
     assert [[card.index for card in planned.gpus] for planned in ranks] == taken
@@ -132,7 +134,7 @@ def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
 
 def test_a_further_rank_takes_others_than_those_that_are_named_for_the_first():
     request = LaunchRequest(
-        RECIPE, gpu="GPU-3,GPU-4", settings={"tensor-parallel-size": "4", "hosts": "2"}, peers=("local",)
+        recipe=RECIPE, gpu="GPU-3,GPU-4", settings={"tensor-parallel-size": "4", "hosts": "2"}, peers=("local",)
     )
     probe = GpuProbe(tuple(map(h200, range(2, 6))), "580.95")
     taken = [[card.index for card in planner.plan_launch(request, probe, rank=rank).gpus] for rank in (0, 1)]
@@ -140,7 +142,7 @@ def test_a_further_rank_takes_others_than_those_that_are_named_for_the_first():
 
 
 def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
-    request = LaunchRequest(RECIPE, settings=TWO, peers=("local",))
+    request = LaunchRequest(recipe=RECIPE, settings=TWO, peers=("local",))
     for rank in (0, 1):
         with pytest.raises(UsageError, match="2 ranks on this machine"):
             planner.plan_launch(request, GpuProbe((h200(2),), "580.95"), rank=rank)
@@ -164,7 +166,7 @@ def test_all_arms_of_an_experiment_are_on_the_same_gpus(folders, monkeypatch):
     probes = iter([GpuProbe((h200(0, 1), h200(1))), GpuProbe((h200(0), h200(1, 1)))])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(nvml, "probe_gpus", lambda: next(probes))
-    design, _ = build_experiment(ExperimentRequest(LaunchRequest(RECIPE), "n=3,7"))
+    design, _ = build_experiment(ExperimentRequest(LaunchRequest(recipe=RECIPE), "n=3,7"))
     assert [arm.plan.gpus for arm in design.arms] == [("GPU-1",), ("GPU-1",)]
     assert {arm.request.gpu for arm in design.arms} == {None}
     assert {arm.request.port for arm in design.arms} == {design.arms[0].plan.port}
@@ -175,7 +177,7 @@ def test_the_driver_of_an_experiment_keeps_to_its_gpus(gpu, folders, monkeypatch
     """Also when another GPU has more free memory by the time it begins; without its GPU it does not begin."""
     probe, recipe = GpuProbe((h200(0, 1), h200(1))), recipe_loader.find_recipe(RECIPE)
     monkeypatch.setattr(planner, "probe_for", lambda _recipe: probe)
-    design, resolved_recipes = build_experiment(ExperimentRequest(LaunchRequest(RECIPE, gpu=gpu), "n=3,7"))
+    design, resolved_recipes = build_experiment(ExperimentRequest(LaunchRequest(recipe=RECIPE, gpu=gpu), "n=3,7"))
     later = GpuProbe((h200(0), h200(1, 1)))
     assert [driver._resolve_arm(arm, later, recipe) for arm in design.arms] == resolved_recipes
     with pytest.raises(UsageError):
@@ -183,12 +185,12 @@ def test_the_driver_of_an_experiment_keeps_to_its_gpus(gpu, folders, monkeypatch
 
 
 def test_an_engine_for_gpus_is_not_planned_for_the_cpu_nor_the_other_way_round():
-    for request in (LaunchRequest("gemma-4-31b", gpu="cpu"), LaunchRequest("demo-cpu", gpu="h100")):
+    for request in (LaunchRequest(recipe="gemma-4-31b", gpu="cpu"), LaunchRequest(recipe="demo-cpu", gpu="h100")):
         with pytest.raises(UsageError):
             planner.plan_launch(request, GpuProbe())
-    assert planner.plan_launch(LaunchRequest("demo-cpu", gpu="cpu"), GpuProbe()).plan.hardware is Hardware.CPU
+    assert planner.plan_launch(LaunchRequest(recipe="demo-cpu", gpu="cpu"), GpuProbe()).plan.hardware is Hardware.CPU
 
 
 def test_a_misspelt_flag_is_named_before_the_install():
     with pytest.raises(UsageError, match="did you mean --max-num-seqs"):
-        planner.plan_launch(LaunchRequest("gemma-4-31b", settings={"max-num-sqs": "8"}), GpuProbe())
+        planner.plan_launch(LaunchRequest(recipe="gemma-4-31b", settings={"max-num-sqs": "8"}), GpuProbe())

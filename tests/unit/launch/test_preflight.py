@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from dflash_tui.cli.json_lines import CheckLine
+from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.machine import nvml
@@ -184,7 +185,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     monkeypatch.setattr(nvml, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
-    report = asyncio.run(runner.run_preflight(made, build_plan(made)))
+    report = asyncio.run(runner.run_preflight(PlannedLaunch(made, build_plan(made))))
     assert report.failed == ()
     assert next(check for check in report.checks if check.name == "GPU").finding == snapshot
 

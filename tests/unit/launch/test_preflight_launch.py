@@ -260,15 +260,15 @@ def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
         asyncio.run(lifecycle.stop_server(run, grace=0.1))
 
 
-def up(made: PlannedLaunch, force: str | None) -> None:
-    args = argparse.Namespace(json=False, force=force, detach=True, bench=False, wait=False, foreground=False)
-    asyncio.run(commands_up._bring_up(args, made))
+def up(made: PlannedLaunch, forced: str = "") -> None:
+    args = argparse.Namespace(json=False, force=forced, detach=True, bench=False, wait=False, foreground=False)
+    asyncio.run(commands_up._bring_up(args, made._replace(forced=forced)))
 
 
 def test_what_fails_is_not_launched(made, capsys):
     """The error names the check and the fix, with an exit code of its own; a reason overrules it and is recorded."""
     with pytest.raises(PreflightFailed, match="C compiler: CC is '/nowhere/cc'") as caught:
-        up(made, None)
+        up(made)
     assert caught.value.exit_code == 4
     assert "unset CC" in caught.value.hint
     assert registry.list_runs() == []
@@ -348,8 +348,8 @@ def test_more_drafts_than_a_block_holds():
 @pytest.mark.parametrize(
     ("port", "level", "ports"),
     [
-        pytest.param(8000, CheckLevel.WARN, ["8000", "8001"], id="the recipe's, which is held"),
-        pytest.param(8002, CheckLevel.OK, ["8002", "8000", "8001"], id="the next free one"),
+        pytest.param(8000, CheckLevel.WARN, ["8000"], id="the recipe's, which is held"),
+        pytest.param(8002, CheckLevel.OK, ["8002", "8000"], id="the next free one"),
         pytest.param(8005, CheckLevel.OK, ["8005"], id="another one"),
     ],
 )
@@ -358,6 +358,6 @@ def test_a_port_that_is_passed_over_is_said(monkeypatch, port, level, ports):
     monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: max(wanted, 8002))
     monkeypatch.setattr(lifecycle, "port_owner", lambda _: "somebody")
     asked = situation(RECIPE, DESKTOP)
-    planned = replace(asked, plan=replace(asked.plan, port=port, request=LaunchRequest(RECIPE)))
+    planned = replace(asked, plan=replace(asked.plan, port=port, request=LaunchRequest(recipe=RECIPE)))
     check = named(planned, "port")
     assert (check.level, re.findall(r"\b800\d\b", check.finding)) == (level, ports)

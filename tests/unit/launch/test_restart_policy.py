@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.launch import restarts
+from dflash_tui.launch import session
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import RestartPolicy
@@ -31,15 +31,15 @@ SERVED, NEVER = RunState(warm_at=5.0), RunState()
 )
 def test_what_is_launched_again(state, kind, earlier, again):
     """What served, or died by chance, and not too often lately; no server that somebody ended."""
-    assert bool(restarts.explain_no_restart(POLICY, state, kind, earlier, 1000.0)) is not again
+    assert bool(session.explain_no_restart(POLICY, state, kind, earlier, 1000.0)) is not again
 
 
 def test_the_wait_doubles_and_has_an_end():
     """Only the restarts of the window count; five minutes are the most, unless more was asked for."""
-    assert [restarts.restart_delay(POLICY, [950.0] * n, 1000.0) for n in (0, 1, 2, 3)] == [10, 20, 40, 80]
-    assert restarts.restart_delay(POLICY, [1.0, 2.0], 1000.0) == 10
-    assert restarts.restart_delay(POLICY, [950.0] * 900, 1000.0) == 300
-    assert restarts.restart_delay(RestartPolicy(times=9, wait_s=1000), [999.0], 1000.0) == 1000
+    assert [session.restart_delay(POLICY, [950.0] * n, 1000.0) for n in (0, 1, 2, 3)] == [10, 20, 40, 80]
+    assert session.restart_delay(POLICY, [1.0, 2.0], 1000.0) == 10
+    assert session.restart_delay(POLICY, [950.0] * 900, 1000.0) == 300
+    assert session.restart_delay(RestartPolicy(times=9, wait_s=1000), [999.0], 1000.0) == 1000
 
 
 def test_it_is_off_unless_asked_for(snapshot):

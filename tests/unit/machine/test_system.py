@@ -35,6 +35,11 @@ def write(root: Path, path: str, content: str) -> None:
     file.write_text(content)
 
 
+def test_the_share_of_time_in_which_all_wait_for_memory(tmp_path):
+    write(tmp_path, "proc/pressure/memory", "some avg10=9.00 avg60=0.10 total=3\nfull avg10=3.50 avg60=0.00 total=1\n")
+    assert (system.read_memory_stall(tmp_path), system.read_memory_stall(tmp_path / "none")) == (0.035, None)
+
+
 def test_memory_of_a_recorded_machine(tmp_path):
     """A GB10 whose memory is half page cache: bytes, and swap that is in use."""
     write(tmp_path, "proc/meminfo", MEMINFO)

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 HELLO = {"do": "hello", "id": 1}
 ORDER = RankOrder(
-    LaunchRequest("demo-cpu", settings={"tensor-parallel-size": "2"}, peers=("local",)),
+    LaunchRequest(recipe="demo-cpu", settings={"tensor-parallel-size": "2"}, peers=("local",)),
     Cluster((ClusterHost("", "127.0.0.1", "lo"), ClusterHost("local", "127.0.0.1", "lo"))),
     1,
 )
@@ -71,7 +71,7 @@ def test_only_runs_of_its_own_are_touched(fields, folders):
 
 
 def test_a_recipe_that_is_not_there_is_said(folders):
-    order = msgspec.structs.replace(ORDER, request=LaunchRequest("no-such-recipe"))
+    order = msgspec.structs.replace(ORDER, request=LaunchRequest(recipe="no-such-recipe"))
     said = answers(HELLO, {"do": "check", "id": 5, "order": order})[1]
     assert "no-such-recipe" in said["what"]
 

@@ -9,7 +9,7 @@ import requests
 from dflash_tui.engines import inventory
 from dflash_tui.engines.inventory import ServeOptions
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import plan_builder, releases, serve_flags
+from dflash_tui.planning import plan_builder, serve_flags
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import wheels
 
@@ -58,7 +58,7 @@ def test_the_published_try_of_the_laptop_is_refused():
 @pytest.mark.index
 @pytest.mark.long
 def test_each_release_refuses_the_same():
-    known = filter(serve_flags.list_flags, releases.load_releases())
+    known = filter(serve_flags.list_flags, recipe_loader.load_releases())
     wanted = {("vllm", version): [SCHEDULER] for version in known}
     try:
         texts = wheels.read_all(wanted)

@@ -82,7 +82,7 @@ def test_drafting_from_the_text_needs_no_entry(method, tokens):
 
 def test_none_is_the_baseline():
     def asked(**fields: Any) -> Plan:
-        return planner.plan_launch(LaunchRequest(GEMMA, gpu="h100", **fields), GpuProbe()).plan
+        return planner.plan_launch(LaunchRequest(recipe=GEMMA, gpu="h100", **fields), GpuProbe()).plan
 
     none = asked(method=Method.NONE)
     assert (none.method, none.num_speculative_tokens, none.drafter) == (Method.NONE, 0, "")

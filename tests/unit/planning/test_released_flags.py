@@ -9,7 +9,7 @@ import requests
 from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.derivation import pair as parser_forms
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
@@ -74,7 +74,7 @@ def test_every_flag_and_parser_is_in_the_wheel_of_its_release(version):
 
 @pytest.mark.index
 @pytest.mark.long
-@pytest.mark.parametrize("version", releases.load_releases())
+@pytest.mark.parametrize("version", recipe_loader.load_releases())
 def test_every_key_of_a_speculative_config_is_in_the_wheel_of_its_release(version):
     """Those of shipped recipes by each of their methods, and those that a derived pair has on some machine."""
     try:

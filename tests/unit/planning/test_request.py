@@ -10,7 +10,7 @@ from dflash_tui.planning.request import LaunchChanges, LaunchRequest, parse_sett
 from tests.support.experiment_factories import a_plan
 
 FULL = LaunchRequest(
-    "toy", profile="seed", variant="fp8", mode=Mode.EAGER, port=8123, num_speculative_tokens=0, gpu="0,1",
+    recipe="toy", profile="seed", variant="fp8", mode=Mode.EAGER, port=8123, num_speculative_tokens=0, gpu="0,1",
     vllm="0.26.0", engine="mine", settings={"max-model-len": "99", "env.A": "b c"},
 )  # fmt: skip
 OPTIONS = {
@@ -21,7 +21,7 @@ OPTIONS = {
 
 
 def test_it_is_typed_as_the_command_line_has_it():
-    assert LaunchRequest("toy").to_command() == "dflash-tui up toy"
+    assert LaunchRequest(recipe="toy").to_command() == "dflash-tui up toy"
     assert FULL.to_argv() == [
         "toy", "--profile", "seed", "--variant", "fp8", "--mode", "eager", "--port", "8123",
         "--num-speculative-tokens", "0", "--gpu", "0,1", "--vllm", "0.26.0", "--engine", "mine",
@@ -43,7 +43,7 @@ def test_changes_replace_add_and_take_back():
 def test_the_options_of_earlier_releases_are_read():
     """As run.json and experiment.json held them: names of options, with text for values."""
     assert LaunchRequest.from_options(OPTIONS) == FULL
-    assert LaunchRequest.from_options({"": "toy"}) == LaunchRequest("toy")
+    assert LaunchRequest.from_options({"": "toy"}) == LaunchRequest(recipe="toy")
 
 
 def test_a_plan_of_an_earlier_release_is_the_same_plan():
@@ -71,7 +71,9 @@ def test_a_label_of_before_says_each_thing_once():
 
 def test_secrets_are_left_out():
     token = "hf_planted0123456789abcdef"
-    request = LaunchRequest("toy", engine=f"/x/{token}", settings={"env.X_TOKEN": "secret", "y": token, "z": "1"})
+    request = LaunchRequest(
+        recipe="toy", engine=f"/x/{token}", settings={"env.X_TOKEN": "secret", "y": token, "z": "1"}
+    )
     without = request.without_secrets()
     assert token not in msgspec.json.encode(without).decode()
     assert (without.settings["env.X_TOKEN"] != "secret", without.settings["z"]) == (True, "1")

@@ -4,11 +4,9 @@ import pytest
 import requests
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.planning import serve_flags
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
-from dflash_tui.planning.recipes.settings import list_flag_settings
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes, list_flag_settings
 from tests.support import vllm_flags
 
 
@@ -65,21 +63,6 @@ def test_a_setting_that_no_release_has_is_refused():
     serve_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
     with pytest.raises(UsageError, match=r"--set max-num-sqs: .* did you mean --max-num-seqs"):
         serve_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
-
-
-def test_of_thousands_of_unknown_flags_ten_are_explained(monkeypatch, snapshot):
-    """To look for the nearest of each took seconds, and the sentence had tens of thousands of words."""
-    searched: list[str] = []
-
-    def search(word, *rest):
-        searched.append(word)
-        return suggest_nearest(word, *rest)
-
-    monkeypatch.setattr(serve_flags, "suggest_nearest", search)
-    names = [f"--max-modl-len{number}" for number in range(20_000)]
-    mistakes = serve_flags.find_mistakes("0.33.0", ["--max-num-seqs", "8", *names])
-    assert (len(mistakes), searched) == (11, [name.removeprefix("--") for name in names[:10]])
-    assert "\n".join(mistakes) == snapshot
 
 
 def test_what_is_set_beside_flags_is_none():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dflash_tui.planning.plan import format_command
 from dflash_tui.presentation.plan_text import summarize_plan
 from tests.support import command_line
 
@@ -13,10 +14,10 @@ def rows(*words: str) -> list[tuple[str, str]]:
 
 
 def test_a_plan_answers_six_questions_first():
-    """Does it fit, what is fetched, how fast, when ready, how long a context, which port; then warnings."""
+    """Does it fit, what is fetched, how fast, when ready, which context and port; then the set-up and warnings."""
     labels = [label for label, _ in rows("gemma-4-31b", "--gpu", "gb10")]
     assert labels[:7] == ["recipe", "fits", "fetch", "speed", "ready", "context", "port"]
-    assert {*labels[7:]} == {"warning"}
+    assert {*labels[7:]} == {"set-up", "warning"}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,15 @@ def test_a_plan_answers_six_questions_first():
 )
 def test_each_row_has_its_value(words, label, value):
     assert dict(rows(*words))[label].startswith(value)
+
+
+def test_figures_of_several_hosts_are_of_each():
+    planned = command_line.planned("glm-5.3-flash", "--gpu", "gb10")
+    shown = dict(rows("glm-5.3-flash", "--gpu", "gb10"))
+    assert "unified memory on each of 4 hosts" in shown["fits"]
+    assert "to download on each of 4 hosts (" in shown["fetch"]
+    last = format_command(planned.plan, brief=True).splitlines()[-1]
+    assert last == "# rank 3, on HOST_3: as rank 1, with VLLM_HOST_IP=ADDRESS_3 --node-rank 3"
 
 
 def test_a_summary_is_short():

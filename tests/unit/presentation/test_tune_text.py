@@ -49,7 +49,7 @@ def test_a_plan_says_budget_what_is_tried_and_what_not():
     design = a_tune(1200.0, AXES)
     assert design.tuning
     design = replace(design, tuning=replace(design.tuning, left_out={"load-format": "the other loaders need a GPU"}))
-    rows = experiment_text.list_tune_rows(design, DurationEstimate(90.0, True, "by 3 earlier boots"), ["a-server"])
+    rows = experiment_text.list_design_rows(design, DurationEstimate(90.0, True, "by 3 earlier boots"), ["a-server"])
     labels = dict(rows)
     assert labels["budget"].startswith("20:00")
     assert "13 boots of 1:30" in labels["budget"]

@@ -312,22 +312,35 @@ def test_a_server_without_speculation_misses_none():
 HOT = GpuLoad(0, 90.0, 95.0, 1500, 3000, 88, throttle=("thermal (hardware)",), foreign=())
 
 
+SLOW = GpuLoad(0, clock_mhz=1500, clock_max_mhz=3000, utilisation=0.96)
+
+
 @pytest.mark.parametrize(
-    ("load", "told"),
+    ("load", "told", "setting"),
     [
-        (HOT, "GPU 0: thermal (hardware), 1500 of 3000 MHz, 88 °C"),
-        (GpuLoad(1, clock_mhz=1500, clock_max_mhz=3000, throttle=("power cap",)), "GPU 1: power cap"),
-        (GpuLoad(0, clock_mhz=2900, clock_max_mhz=3000, throttle=("power cap", "sync boost")), ""),
+        (HOT, "GPU 0: thermal (hardware), 1500 of 3000 MHz, 90 of 95 W, 88 °C", "cooling"),
+        (replace(SLOW, throttle=("power cap",)), "GPU 0: power cap, 1500 of 3000 MHz", "nvidia-smi -pl"),
+        (replace(SLOW, throttle=("clocks set by the user",)), "GPU 0: clocks set by the user", "nvidia-smi -rgc"),
+        (replace(SLOW, throttle=()), "GPU 0: no reason from the driver, 1500 of 3000 MHz", "GB10"),
     ],
 )
-def test_a_throttled_gpu(load, told):
-    """Heat and braking always; the power cap, which most GPUs meet at full load, only when it costs much."""
+def test_a_throttled_gpu(load, told, setting):
     state = folded(*(GpusSampled(float(at), (load,)) for at in range(0, 40, 10)))
-    found = raised(state, 35.0)
-    assert ("throttling" in found) is bool(told)
-    if told:
-        assert told in found["throttling"].evidence
-        assert found["throttling"].since == 0.0
+    alarm = raised(state, 35.0)["throttling"]
+    assert (told in alarm.evidence, setting in alarm.hint, alarm.since) == (True, True, 0.0)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        replace(SLOW, clock_mhz=2900, throttle=("power cap", "sync boost")),
+        replace(SLOW, throttle=None),
+        replace(SLOW, utilisation=0.3, throttle=()),
+    ],
+)
+def test_usual_clocks_are_no_alarm(load):
+    """Most GPUs meet their power cap at full load, and one that rests lowers its clocks."""
+    assert raised(folded(*(GpusSampled(float(at), (load,)) for at in range(0, 40, 10))), 35.0) == {}
 
 
 def test_what_a_gpu_does_not_tell_is_not_told():
@@ -473,6 +486,17 @@ def test_a_server_that_is_swapped_out():
     swapped = MemorySampled(1.0, 9 * GIB, 32 * GIB, "resident", 20 * GIB, GIB)
     assert "1.0 GiB" in raised(folded(swapped), 2.0)["swap"].evidence
     assert "swap" not in raised(folded(replace(swapped, available=None)), 2.0)
+
+
+@pytest.mark.parametrize(("stalled", "is_raised"), [(0.37, True), (0.02, False), (None, False)])
+def test_programs_wait_for_unified_memory(stalled, is_raised):
+    """A page cache alone is as it should be: the kernel gives it back."""
+    sample = MemorySampled(1.0, 100 * GIB, 120 * GIB, "unified", 20 * GIB, cached=60 * GIB, stalled=stalled)
+    alarms = raised(folded(sample), 2.0)
+    assert list(alarms) == (["swap"] if is_raised else [])
+    if is_raised:
+        expected = "all programs wait for memory 37 % of the time, 60.0 GiB of 120.0 GiB are page cache"
+        assert (alarms["swap"].evidence, "--release-page-cache" in alarms["swap"].hint) == (expected, True)
 
 
 @pytest.mark.parametrize(("others", "is_raised"), [(1.6, True), (0.3, False), (None, False)])

@@ -140,13 +140,10 @@ def test_a_command_that_cannot_become_a_recipe_is_refused(command):
 @pytest.mark.parametrize(
     "hostile",
     [
-        "--x '" + '{"a":' * 5000 + "'", "--../../y z", "'--a\nenv: {LD_PRELOAD: /x}' 1", "--x '\x1b[2J'",
-        "--speculative-config '[1]'", "--speculative-config '{\"method\": [1]}'",
-        """-sc '{"method": "mtp", "num_speculative_tokens": "x"}'""",
-        "--served-model-name '\u202e'", "-- x", "--port " + "9" * 5000, "--port 0",
-        "--=", "-", "--config /etc/passwd", "'$(reboot)'",
+        "--x '" + '{"a":' * 5000 + "'", "--../../y z", "'--a\nenv: {LD_PRELOAD: /x}' 1",
+        "--speculative-config '{\"method\": [1]}'", "--served-model-name '\u202e'", "--port " + "9" * 5000, "--=", "-",
     ],
-    ids=map(str, range(15)),
+    ids=map(str, range(8)),
 )  # fmt: skip
 def test_words_of_a_command_stay_words(hostile, tmp_path):
     """A recipe comes of them, in which they are a value, or one error."""

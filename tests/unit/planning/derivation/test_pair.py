@@ -126,6 +126,7 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
         (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
         (QWEN_8B, None, Method.MTP, "no head"),
         (QWEN_8B, EAGLE3, Method.NGRAM, "takes no drafter"),
+        (QWEN_8B, a_target("Qwen3ForCausalLM", 4096, 16, 151936), Method.EAGLE3, "takes a drafter"),
         (GEMMA_31B, made_for("Qwen/Qwen3-32B", "Qwen3ForCausalLM"), None, "Qwen3ForCausalLM"),
         (GEMMA_31B, made_for("google/other-4-31B-it"), None, "google/other-4-31B-it"),
     ],
@@ -294,58 +295,3 @@ def test_every_release_of_the_table_is_one_that_an_engine_can_have():
     table = load_architectures()
     assert {kind.method for kind in (*table.drafters.values(), *table.speculators.values())} <= set(Method)
     assert all(not known.states or not known.since or known.states >= known.since for known in table.targets.values())
-
-
-LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "vocab_size": 128256}
-EAGLE3_HEAD = LLAMA | {"num_hidden_layers": 1, "draft_vocab_size": 32000}
-
-
-def derive(target: dict[str, Any], drafter: dict[str, Any] | None = None, **asked: Any) -> DerivedPair:
-    made = read_checkpoint("./d", drafter) if drafter else None
-    return derive_pair(read_checkpoint("./t", target | {"num_hidden_layers": 32}), made, **asked)
-
-
-def test_heads_in_a_llamas_layout_draft_by_eagle3():
-    assert derive(LLAMA, EAGLE3_HEAD).method is Method.EAGLE3
-    assert derive(LLAMA, {"model_type": "eagle", "model": LLAMA}).method is Method.EAGLE
-
-
-@pytest.mark.parametrize(
-    ("drafter", "method"),
-    [
-        (EAGLE3_HEAD, Method.EAGLE),
-        (EAGLE3_HEAD, Method.DRAFT_MODEL),
-        (EAGLE3_HEAD | {"architectures": ["LlamaForCausalLMEagle3"]}, Method.EAGLE),
-        (LLAMA | {"architectures": ["DFlashDraftModel"], "block_size": 16, "mask_token_id": 1}, Method.EAGLE3),
-        (EAGLE3_HEAD | {"architectures": ["LlamaEagle3DraftModel"]}, None),
-        (LLAMA | {"num_hidden_layers": 16}, Method.EAGLE3),
-    ],
-)
-def test_drafters_of_another_method_are_refused(drafter, method):
-    with pytest.raises(UsageError):
-        derive(LLAMA, drafter, method=method)
-
-
-@pytest.mark.parametrize(("tokens", "warnings"), [(7, 0), (3, 1), (12, 1), (None, 0)])
-def test_drafts_off_the_block_are_warned_about(tokens, warnings):
-    dspark = LLAMA | {"architectures": ["Qwen3DSparkModel"], "block_size": 7, "mask_token_id": 1}
-    assert len(derive(LLAMA, dspark, tokens=tokens).warnings) == warnings
-
-
-@pytest.mark.parametrize(
-    ("name", "drafts"),
-    [
-        ("model.layers.32.eh_proj.weight", True),
-        ("mtp.layers.0.mlp.weight", True),
-        ("model.layers.31.mlp.weight", False),
-    ],
-)
-def test_a_head_is_read_from_the_weight_index(name, drafts):
-    config = LLAMA | {"num_hidden_layers": 32, "num_nextn_predict_layers": 1}
-    target = read_checkpoint("./t", config, weight_names=["model.embed_tokens.weight", name])
-    assert target.has_mtp_weights is drafts
-    if drafts:
-        assert derive_pair(target, None).method is Method.MTP
-    else:
-        with pytest.raises(UsageError):
-            derive_pair(target, None)

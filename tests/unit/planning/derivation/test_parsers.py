@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.engines import model_config
-from dflash_tui.planning import releases
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import choose_parsers, find_missing_tokens
+from dflash_tui.planning.recipes import recipe_loader
 
 SMOLLM2 = Path(__file__).parents[3] / "data/smollm2"
-NEWEST = [*releases.load_releases()][-1]
+NEWEST = [*recipe_loader.load_releases()][-1]
 CHATML = "{{ '<|im_start|>assistant\\n' }}"
 HERMES = """'<tool_call>\\n{"name": <function-name>, \\"arguments\\": <args>}\\n</tool_call>'"""
 XML = "<tool_call>\n<function=example>\n<parameter=a>\n</parameter>\n</function>\n</tool_call>"

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from dflash_tui.launch.preflight.pair import check_pair
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning import releases, serve_flags
+from dflash_tui.planning import serve_flags
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
@@ -102,7 +102,7 @@ def test_each_published_pair_is_derived_or_says_why_not(pair, tmp_path):
     path.write_text(write_recipe_text(derived))
     resolved = resolution.resolve_recipe(recipe_loader.load_recipe(path))
     assert (resolved.method, resolved.num_speculative_tokens) == (pair.method, derived.tokens)
-    least = next(each for each in releases.load_releases() if not oldest or Version(each) >= Version(oldest))
+    least = next(each for each in recipe_loader.load_releases() if not oldest or Version(each) >= Version(oldest))
     for release in {least, resolved.engine.vllm}:  # the flags of both were read from their wheels
         for hardware in (Hardware.GB10, Hardware.RTX_5090, Hardware.H100):
             launched = resolution.resolve_recipe(

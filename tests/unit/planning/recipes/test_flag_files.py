@@ -65,7 +65,9 @@ def test_a_setting_by_any_way_is_found_from_anywhere(here):
     assert planned.plan.relaunch_request.settings == {"chat-template": path}
     arms = parse_variation("chat-template=t.jinja,none.jinja").arms
     assert [arm.settings["chat-template"] for arm in arms.values()] == [path, "none.jinja"]
-    assert change_option(LaunchRequest("demo-cpu"), "chat-template", "t.jinja").settings == {"chat-template": path}
+    assert change_option(LaunchRequest(recipe="demo-cpu"), "chat-template", "t.jinja").settings == {
+        "chat-template": path
+    }
     imported = import_recipe(read_shell_command(["vllm serve Qwen/Qwen3-8B --chat-template t.jinja"]))
     assert yaml.safe_load(imported.text)["flags"] == {"chat-template": path}
 

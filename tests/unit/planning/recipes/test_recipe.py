@@ -119,16 +119,6 @@ def test_the_whole_recipe_is_right(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "key", "most"), [("title: ", "title", 300), ("    cause: ", "failures[0].cause", 16384)]
-)
-def test_a_text_without_an_end_is_refused(tmp_path, line, key, most):
-    content = FULL.replace(line, f"{line.partition(':')[0]}: {'A' * 200_000} #", 1)
-    named, _, reason = refused(written(tmp_path, content))
-    assert (named, reason.rpartition(" ")[2]) == (key, str(most))
-
-
-TOP = "A pair with every part of a recipe"
 ITSELF = "set by dflash-tui itself"
 MISTAKES = [
     # what is replaced, by what, the key that is named, what the reason holds
@@ -138,38 +128,19 @@ MISTAKES = [
     ("status: reported\nwhy", "status: perfect\nwhy", "status", "invalid enum value 'perfect'"),
     ("  compile: as", "  fast: as", "modes.fast", "invalid enum value 'fast'"),
     ("mode: compile", "mode: compile\nport: 80000", "port", "<= 65535"),
-    ("mode: compile", "mode: compile\nlink: http://example.org", "link", "https://"),
     ("mode: compile", "mode: compile\nbuild: {script: nope.py, size_mb: 1}", "build.script", "no script called"),
     ("num_speculative_tokens: 15", "num_speculative_tokens: 65", "num_speculative_tokens", "<= 64"),
     ("  model: owner/target", "  model: --host", "target.model", "matching regex"),
     ("  served_name: mine\n", "", "target", "expected a `served_name`"),
-    ("  served_name: mine", "  served_name: --uds", "target.served_name", "matching regex"),
-    ("  size_gb: 54", "  size_gb: 0", "target.size_gb", "> 0"),
     ("    num_hidden_layers: 5", "    num_hiden_layers: 5", "drafter.config.num_hiden_layers", "num_hidden_layers'"),
     ("  attention_backend: flash_attn", "  model: owner/x", "speculation.model", ITSELF),
     ("max-model-len: 8192", "max_model_len: 8192", "flags.max_model_len", "matching regex"),
     ("max-model-len: 8192", "port: 1", "flags.port", ITSELF),
     ("max-model-len: 8192", "speculative-config.model: x", "flags.speculative-config.model", ITSELF),
-    ("max-model-len: 8192", "speculative-conf: x", "flags.speculative-conf", ITSELF),
-    ("max-model-len: 8192", "config: flags.yaml", "flags.config", ITSELF),
     ("max-model-len: 8192", "hf-token: hf_x", "flags.hf-token", "export HF_TOKEN"),
-    ("max-model-len: 8192", "ssl-keyfile-password: x", "flags.ssl-keyfile-password", "without a passphrase"),
-    (
-        "max-model-len: 8192",
-        "loader-config.aws_secret_access_key: x",
-        "flags.loader-config.aws_secret_access_key",
-        "export AWS_SECRET_ACCESS_KEY",
-    ),
     ("max-model-len: 8192", "hf-overrides: {a: [{auth_token: x}]}", "flags.hf-overrides", "a.auth_token looks"),
-    ("max-model-len: 8192", """hf-overrides: '{"api_key": "x"}'""", "flags.hf-overrides", "api_key looks"),
     ("  attention_backend: flash_attn", "  auth_token: x", "speculation.auth_token", "export AUTH_TOKEN"),
     ("  model: owner/target", "  model: https://me:x@host/model", "target.model", "looks like a secret"),
-    (
-        "  model: owner/target",
-        "  model: owner/target\n  revision: hf_aBaBaBaBaBaBaBaBaB",
-        "target.revision",
-        "looks like a secret",
-    ),
     (
         "        - vllm==0.20.2",
         "        - vllm @ https://me:x@h/w",
@@ -182,16 +153,12 @@ MISTAKES = [
     ("gpu-memory-utilization: 0.8", "gpu-memory-utilization: 80", "flags.gpu-memory-utilization", "up to 1"),
     ("gpu-memory-utilization: 0.8", "tensor-parallel-size: two", "flags.tensor-parallel-size", "a number of GPUs"),
     ('VLLM_MARLIN_USE_ATOMIC_ADD: "1"', "HF_TOKEN: hf_x", "env.HF_TOKEN", "export HF_TOKEN in your shell"),
-    ('VLLM_MARLIN_USE_ATOMIC_ADD: "1"', f"X: ghs_{'a1' * 18}", "env.X", "export it in your shell"),
     ("    title: newest", "    titel: newest", "profiles.stock.titel", "did you mean 'title'"),
     ("      vllm: 0.33.0", "      vllm: 0.19.1", "profiles.stock.engine.vllm", "has no DFlash"),
     ("      vllm: 0.33.0", "      vllm: 0.99.0", "profiles.stock.engine.vllm", "not in the table of releases"),
-    ("    engine:\n      vllm: 0.33.0", "    mode: eager", "profiles.stock", "expected an `engine`"),
-    ("      disk_mb: 9000\n", "", "profiles.seed.engine.packages", "`disk_mb` are missing"),
     ("        - vllm==0.20.2", "        - -r requirements.txt", "profiles.seed.engine.packages[0]", "matching regex"),
     ("        - vllm==0.20.2", "        - vllm is nice", "profiles.seed.engine.packages[0]", "not a requirement"),
     ("      - qwen3-next-eagle3", "      - nope", "profiles.seed.patches[0]", "no patch called 'nope'"),
-    ("  gb10:\n", "  gb11:\n", "hardware.gb11", "invalid enum value 'gb11'"),
     ("      max-num-seqs: 4", "      host: 0.0.0.0", "hardware.gb10.flags.host", ITSELF),
     (
         "      seed:\n        status",
@@ -202,7 +169,6 @@ MISTAKES = [
     ("https://example.org/thread", "https://e.org/a b", "hardware.gb10.standing.seed.link", "matching regex"),
     ("        profile: seed", "        profile: sed", "hardware.gb10.expected[0].profile", "no profile called 'sed'"),
     ("[27, 108]", "[108, 27]", "hardware.gb10.expected[0].tok_s", "smaller figure first"),
-    ("[0.1, 0.5]", "[10, 50]", "hardware.gb10.expected[0].acceptance[0]", "<= 1"),
     ('      RAY_TIMEOUT: "1800"', "      API_KEY: x", "variants.other.env.API_KEY", "export API_KEY in your shell"),
     ("    cause: too little memory\n", "", "failures[0]", "missing required field `cause`"),
 ]

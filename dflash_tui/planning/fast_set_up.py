@@ -1,0 +1,81 @@
+"""The fast set-up of a launch: split verification, and a runner that captures the drafter. Pure.
+
+What it gains, and how its answers compare with the published command's, is in docs/faster.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from packaging.version import Version
+
+from dflash_tui.common.errors import UsageError
+from dflash_tui.machine.hardware import Hardware
+from dflash_tui.planning import cuda_graphs, patch_file, patch_selection
+from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
+
+_PATCHES = ("triton-split-verify-0.24", "triton-split-verify-0.32", "triton-split-verify")
+# The patches split steps of up to 16 tokens: the drafts and the token before them.
+_MOST_DRAFTS = 15
+# At 16 streams of 2k tokens its gain was gone on an H200 (docs/faster.md).
+_MOST_STREAMS = 15
+# Where its answers were compared with those of the published command and none was a fault.
+_COMPARED = {(Hardware.H100, "0.26.0"), (Hardware.H200, "0.26.0")}
+_COMPILES = frozenset({Hardware.H100, Hardware.H200})
+
+
+class FastSetUp(NamedTuple):
+    """What the fast set-up changes of the published one."""
+
+    mode: Mode
+    settings: dict[str, Any]
+    """As `--set` takes them."""
+    is_compared: bool
+    """Whether its answers were compared with the published command's on this class of GPU and release."""
+
+
+def build_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None) -> FastSetUp:
+    """Return the fast set-up of a recipe that drafts `tokens` per step for `streams` requests at a time.
+
+    Raises:
+        UsageError: there is none, and why.
+    """
+    named = read_whole_number(normalize_flag_names(resolved.flags), "max-num-seqs")
+    streams = streams or named or cuda_graphs.DEFAULT_SEQUENCES
+    if reason := _explain_none(resolved, tokens, streams):
+        raise UsageError(f"{resolved.recipe.name} has no fast set-up here: {reason}", hint="--published")
+    build = patch_selection.describe_planned_build(resolved)
+    names = (name for name in _PATCHES if patch_file.covers_build(patch_file.load_patch(name), build))
+    if (patch := next(names, None)) is None:
+        what = f"{resolved.recipe.name} has no fast set-up: split verification has no patch for vLLM {build.number}"
+        raise UsageError(what, hint="--vllm 0.26.0, or --published")
+    settings: dict[str, Any] = {f"patches.{patch}": True, "max-num-seqs": streams}
+    if cuda_graphs.can_choose_v2_runner(Version(resolved.engine.vllm)):
+        settings[f"env.{cuda_graphs.RUNNER}"] = 1
+    compiles = resolved.hardware in _COMPILES or resolved.mode is Mode.COMPILE
+    is_compared = (resolved.hardware, str(build.release)) in _COMPARED
+    return FastSetUp(Mode.COMPILE if compiles else Mode.GRAPHS, settings, is_compared)
+
+
+def find_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None) -> FastSetUp | None:
+    """Return the fast set-up of a recipe, as `build_fast_set_up`; None where there is none."""
+    try:
+        return build_fast_set_up(resolved, tokens, streams)
+    except UsageError:
+        return None
+
+
+def _explain_none(resolved: ResolvedRecipe, tokens: int, streams: int) -> str:
+    if resolved.recipe.for_cpu:
+        return "it is for GPUs"
+    if not 0 < tokens <= _MOST_DRAFTS:
+        return f"it drafts {tokens} tokens per step, and steps of 1 to {_MOST_DRAFTS} drafts can be split"
+    if resolved.hosts > 1:
+        return "it is served by several hosts"
+    if not patch_selection.uses_triton(resolved):
+        return "its attention does not run on Triton"
+    if streams > _MOST_STREAMS:
+        return f"it gains nothing from {_MOST_STREAMS + 1} streams on"
+    return ""
