@@ -358,9 +358,9 @@ async def test_what_is_sent_before_it_is_ready(launch, monkeypatch, on_cpu, cont
     bodies: list[dict[str, Any]] = []
     send = client._send
 
-    async def watched(http, body, *more):
+    async def watched(http, server, body, *more):
         bodies.append(body)
-        return await send(http, body, *more)
+        return await send(http, server, body, *more)
 
     monkeypatch.setattr(client, "_send", watched)
     plan = replace(made(free_port(18_260)), start=("warm-up",), on_cpu=on_cpu)
