@@ -17,6 +17,7 @@ from dflash_tui.benchmark import client
 from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
@@ -211,15 +212,16 @@ class _Watch(NamedTuple):
     async def _measure_requests(self, boot: Boot) -> Boot:
         design, run, state, number = self.design, self.run, self.state, boot.number
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-        send = partial(client.send_suite, run.url, run.plan.served_name, key=run.api_key)
+        server = Server.from_run(run)
+        send = partial(client.send_suite, server)
         plain = sampling._replace(tokens=False)
         # The first prompt, sent alone, is the server's first real request.
-        cold = await client.send_prompt(run.url, run.plan.served_name, suite.prompts[0], plain, key=run.api_key)
+        cold = await client.send_prompt(server, suite.prompts[0], plain)
         await self._record(number, "cold", cold)
         for streams, short in list_warm_ups(design, suite):
             warm_up = send(short, plain._replace(scale=1.0, fixed=True), streams=streams)
             await self._take(number, "warm-up", warm_up)
-        since, before = time.time(), await client.read_counters(run.url)
+        since, before = time.time(), await client.read_counters(server)
         conditions_before = boot_server.measure_conditions(run, state, since)
         worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         keep, meter = _build_keeper(design, run), nvml.find_energy_meter(run.metered_gpus)
@@ -229,7 +231,7 @@ class _Watch(NamedTuple):
             measured = send(suite, sampling, rounds=rounds, keep=keep, record=record)
             requests += await self._take(number, "round", measured)
         others = await self._count_foreign_processors(worked)
-        after = await client.read_counters(run.url)
+        after = await client.read_counters(server)
         if all(request.error for request in requests):
             raise _BootFailed(requests[-1].error)
         await self.require_far_ranks()

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from dflash_tui.benchmark.prompts import name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
+from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.benchmark.sse import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import (
@@ -40,6 +41,11 @@ from dflash_tui.presentation.report import (
 )
 
 KIND_WIDTH = 12
+_COUNTS = {
+    TokenCount.USAGE: "as the server counts them in its stream",
+    TokenCount.TOKENIZE: "as the server's /tokenize counts those of each answer, as it streams no usage",
+    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server tells no usage and has no /tokenize",
+}
 _WIDTH = 80
 
 
@@ -60,6 +66,19 @@ def format_exchange(question: str, answer: Answer) -> str:
     """Return a question and the beginning of its answer, in at most four lines."""
     lines = textwrap.wrap(join_clean_lines(answer.text), _WIDTH - 2, max_lines=3, placeholder=" …")
     return "\n".join([f"> {truncate(question, _WIDTH - 2)}", *(f"  {line}" for line in lines)])
+
+
+def format_server(server: Server) -> str:
+    """Return what a server of others tells of itself, and how its tokens are counted."""
+    facts, name = server.facts, server.model
+    engine = f"{facts.engine} {facts.version or 'of unknown version'}" if facts.engine else "an unknown engine"
+    context = f", context {facts.context}" if facts.context else ""
+    lines = [f"{server.url}: {engine}, model {name}{context}"]
+    lines += [f"it answers as {facts.answers_as}, not as {name}"] if facts.answers_as not in {"", name} else []
+    settings = ", ".join(f"{key} {value}" for key, value in facts.settings.items())
+    lines += [f"settings: {settings}" if settings else "settings: unknown"]
+    lines += [f"tokens: {_COUNTS[facts.tokens]}"]
+    return "\n".join(map(join_clean_lines, lines))
 
 
 def tabulate_kinds(measured: LevelSummary) -> str:
@@ -146,6 +165,11 @@ def format_level(measured: LevelSummary) -> str:
             f"{format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
         )
         lines += [f"by position {positions}"] if positions else []
+    elif measured.acceptance_length is not None:
+        length, steps = format_number(measured.acceptance_length, 2), format_number(measured.steps, 0)
+        lines.append(f"acceptance length {length} with the bonus token, over {steps} steps")
+    if measured.token_count is not TokenCount.USAGE:
+        lines.append(f"tokens: {_COUNTS[measured.token_count]}")
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
