@@ -115,7 +115,7 @@ class Patch(_Strict, frozen=True):
     by_others: tuple[Fingerprint, ...] = ()
     """Fingerprints of another form of the change, made by others when all match."""
     together_with: tuple[Name, ...] = ()
-    """Patches of which it requires one."""
+    """It requires one of these patches."""
     instead_of: Name | None = None
     """The patch that it is an alternative to."""
     without_patch: WithoutPatch | None = None

@@ -403,7 +403,6 @@ class _Derivation:
 
 
 def _read_precision(target: Checkpoint) -> str | None:
-    """Return a target's precision by its name or config.json; None if neither says."""
     if named := split_precision(target.name).precision:
         return named
     if target.precision is Precision.NVFP4:
@@ -436,7 +435,6 @@ def _classify_drafter(drafter: Checkpoint) -> tuple[Method, str] | None:
 
 
 def _refuse_wrong_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> None:
-    """Raise UsageError if vLLM cannot serve the pair, before anything is downloaded."""
     for reason in _find_misfits(target, drafter, method):
         name = f"{target.name} with {drafter.name}" if drafter else target.name
         raise UsageError(
@@ -484,7 +482,6 @@ def _is_unknown_head(drafter: Checkpoint) -> bool:
 
 
 def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
-    """Yield the keys that a DFlash drafter needs and its config.json lacks."""
     if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
         yield "the drafter's config.json names no block_size"
     if method is Method.DFLASH and drafter.mask_token is None:
