@@ -24,6 +24,7 @@ from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Sampling, Suite
 from dflash_tui.benchmark.result_files import ImportedMeasurement, load_imported_result
+from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.events import FILLER
@@ -46,13 +47,12 @@ class Turn(NamedTuple):
 
 async def measure_ours(run: Run, suite: Suite, sampling: Sampling, streams: int) -> LevelSummary:
     """Return what dflash-tui measures of a suite."""
-    before, record = await client.read_counters(run.url), LoadRecord(Load(streams, refill=False))
-    requests = client.send_suite(
-        run.url, run.plan.served_name, suite, sampling, rounds=suite.rounds(1, streams), key=run.api_key, record=record
-    )
+    server = Server.from_run(run)
+    before, record = await client.read_counters(server), LoadRecord(Load(streams, refill=False))
+    requests = client.send_suite(server, suite, sampling, rounds=suite.rounds(1, streams), record=record)
     async with aclosing(requests):
         done = [request async for request in requests if request.kind != FILLER]
-    return LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite, record=record)
+    return LevelSummary.from_requests(server, done, before, await client.read_counters(server), suite, record=record)
 
 
 def measure_theirs(run: Run, suite: Suite, sampling: Sampling, streams: int) -> ImportedMeasurement:

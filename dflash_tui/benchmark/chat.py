@@ -12,12 +12,12 @@ import msgspec
 
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.sse import CallPiece, CompletionStream, Delta
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.planning.plan import Plan
-from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck
 
 KIND = "Chat"
@@ -42,6 +42,8 @@ _LINE = "Note {}: shelf {} holds {} jars of blue paint.\n"
 # Of the context that the long prompt takes, in tokens at most, and characters that a token has at least in most texts.
 _SHARE, _LONGEST, _UNKNOWN, _PER_TOKEN = 0.7, 24_000, 4_000, 3
 _TRIES = 6
+# What a server answers that does not take a field of a request.
+_REFUSED = {400, 404, 422, 501}
 # A published acceptance length is of other prompts than ours; less than this share of the least is too little.
 _ENOUGH = 0.85
 
@@ -119,8 +121,8 @@ class AnswerStream(CompletionStream):
 class Conversation:
     """The turns so far with one server, of which the oldest are forgotten, and how it is to answer."""
 
-    def __init__(self, run: Run, *, system: str = "", temperature: float | None = None) -> None:
-        self.run, self.system, self.temperature = run, system, temperature
+    def __init__(self, server: Server, *, system: str = "", temperature: float | None = None) -> None:
+        self.server, self.system, self.temperature = server, system, temperature
         self.messages: list[dict[str, str]] = []
 
     def clear(self) -> None:
@@ -132,11 +134,11 @@ class Conversation:
 
         Of one that fails the answer stays as far as it came; without any the turn is forgotten.
         """
-        run, stream = self.run, AnswerStream(show)
+        stream = AnswerStream(show)
         self.messages.append({"role": "user", "content": _make_sendable(text)})
         self._forget_oldest()
         try:
-            done = await client.send_conversation(run.url, self._build_body(), stream, key=run.api_key)
+            done = await client.send_conversation(self.server, self._build_body(), stream)
         except asyncio.CancelledError:
             self._end_turn(stream.build_turn(stream.result()))
             raise
@@ -152,8 +154,8 @@ class Conversation:
 
     def _build_body(self) -> dict[str, Any]:
         system = [{"role": "system", "content": _make_sendable(self.system)}] if self.system else []
-        body: dict[str, Any] = {"model": self.run.plan.served_name, "messages": [*system, *self.messages]}
-        if context := self.run.plan.context:
+        body: dict[str, Any] = {"messages": [*system, *self.messages]}
+        if context := self.server.facts.context:
             body["max_tokens"] = max(1, context // _ANSWER_SHARE)
         return body if self.temperature is None else body | {"temperature": self.temperature}
 
@@ -180,32 +182,31 @@ def skip_check(name: str, why: str) -> FunctionalCheck:
     return FunctionalCheck(name, CheckResult.SKIPPED, why)
 
 
-async def check_server(run: Run) -> AsyncIterator[FunctionalCheck]:
+async def check_server(server: Server) -> AsyncIterator[FunctionalCheck]:
     """Yield each check of a server that answers, as it ends; without an answer there is no other check."""
-    turn = await _ask(run, _COUNT, max_tokens=96)
+    turn = await _ask(server, _COUNT, max_tokens=96)
     if turn.request.error:
         yield _failed("answers", turn.request.error)
         return
     yield _passed("answers", f"{pluralize(turn.request.tokens, 'token')} in {turn.request.total:.1f} s")
     if turn.request.chunk_p50 is None:  # a busy client reads a short answer in one piece, a busy server sends it so
-        turn = await _ask(run, _COUNT, max_tokens=96)
+        turn = await _ask(server, _COUNT, max_tokens=96)
     yield _judge_stream(turn.request)
-    checks: tuple[Callable[[Run], Awaitable[FunctionalCheck]], ...]
+    checks: tuple[Callable[[Server], Awaitable[FunctionalCheck]], ...]
     checks = (_check_tool, _check_reasoning, _check_long_context, _check_acceptance)
     for check in checks:
-        yield await check(run)
+        yield await check(server)
 
 
-async def _ask(run: Run, text: str, **more: Any) -> Turn:
+async def _ask(server: Server, text: str, **more: Any) -> Turn:
     """Ask something greedily, outside of any conversation."""
     stream = AnswerStream()
     body: Mapping[str, Any] = {
-        "model": run.plan.served_name,
         "messages": [{"role": "user", "content": text}],
         "temperature": 0.0,
         **more,
     }
-    return stream.build_turn(await client.send_conversation(run.url, body, stream, key=run.api_key))
+    return stream.build_turn(await client.send_conversation(server, body, stream))
 
 
 def _judge_stream(done: RequestDone) -> FunctionalCheck:
@@ -216,12 +217,14 @@ def _judge_stream(done: RequestDone) -> FunctionalCheck:
     return _passed("streams", f"a chunk every {1000 * done.chunk_p50:.0f} ms, median")
 
 
-async def _check_tool(run: Run) -> FunctionalCheck:
+async def _check_tool(server: Server) -> FunctionalCheck:
     name = "tool call"
-    if why := _why_not(run.plan, "tool-call-parser", "tool parser"):
+    if why := _why_not(server, "tool-call-parser", "tool parser"):
         return skip_check(name, why)
     ask = "What is the weather in Paris? Call the function."
-    turn = await _ask(run, ask, tools=[_TOOL], tool_choice="auto", max_tokens=1024)
+    turn = await _ask(server, ask, tools=[_TOOL], tool_choice="auto", max_tokens=1024)
+    if server.run is None and turn.request.status in _REFUSED:
+        return skip_check(name, f"the server takes no tools: {turn.request.error}")
     if turn.request.error:
         return _failed(name, turn.request.error)
     if len(turn.tool_calls) != 1:
@@ -236,45 +239,49 @@ async def _check_tool(run: Run) -> FunctionalCheck:
     return _passed(name, called) if good else _failed(name, f"expected get_weather with a city, not {called}")
 
 
-async def _check_reasoning(run: Run) -> FunctionalCheck:
+async def _check_reasoning(server: Server) -> FunctionalCheck:
     name = "reasoning"
-    if why := _why_not(run.plan, "reasoning-parser", "reasoning parser"):
+    if why := _why_not(server, "reasoning-parser", "reasoning parser"):
         return skip_check(name, why)
-    thinking = {"enable_thinking": True}
-    turn = await _ask(run, "What is 17 times 23?", max_tokens=2048, chat_template_kwargs=thinking)
+    thinking = {"chat_template_kwargs": {"enable_thinking": True}} if server.facts.takes_extras else {}
+    turn = await _ask(server, "What is 17 times 23?", max_tokens=2048, **thinking)
     if turn.request.error:
         return _failed(name, turn.request.error)
     if "<think>" in turn.text or "</think>" in turn.text:
         return _failed(name, "the answer holds the marks of thinking")
     if not turn.thinking:
-        return _failed(name, "nothing of the answer is marked as thinking")
-    if not turn.text:
-        return _failed(name, f"thinking alone, no answer; ended by {turn.request.finish}")
-    return _passed(name, f"{len(turn.thinking)} characters of thinking beside {len(turn.text)} of the answer")
+        unmarked = "nothing of the answer is marked as thinking"
+        return _failed(name, unmarked) if server.run else skip_check(name, unmarked)
+    if turn.text:
+        return _passed(name, f"{len(turn.thinking)} characters of thinking beside {len(turn.text)} of the answer")
+    return _failed(name, f"thinking alone, no answer; ended by {turn.request.finish}")
 
 
-def _why_not(plan: Plan, flag: str, what: str) -> str:
-    """Return why a check that needs a parser is not made; empty where it is."""
+def _why_not(server: Server, flag: str, what: str) -> str:
+    """Return why a check that needs a parser is not made; empty where it is, and where the launch is unknown."""
+    if server.run is None:
+        return ""
+    plan = server.run.plan
     if plan.find_flag(flag) is None:
         return f"the launch has no {what}"
     return f"{plan.synthetic}: such a model follows no instruction" if plan.synthetic else ""
 
 
-async def _check_long_context(run: Run) -> FunctionalCheck:
+async def _check_long_context(server: Server) -> FunctionalCheck:
     """Hide a word in a long prompt; where the server says that it is too long, in a shorter one."""
-    name, context = "long context", run.plan.context
+    name, context = "long context", server.facts.context
     tokens = min(_SHARE * context, _LONGEST) if context else _UNKNOWN
     characters = round(tokens * _PER_TOKEN)
     for _ in range(_TRIES):
-        turn = await _ask(run, _hide_needle(characters), max_tokens=max(8, round(tokens / 16)))
+        turn = await _ask(server, _hide_needle(characters), max_tokens=max(8, round(tokens / 16)))
         if turn.request.status != 400:
             break
         characters //= 2
     if turn.request.error:
         return _failed(name, turn.request.error)
     place = f"a prompt of {pluralize(turn.request.prompt_tokens, 'token')}"
-    if run.plan.synthetic:
-        return _passed(name, f"{place} is answered; what was found is not judged: {run.plan.synthetic}")
+    if server.synthetic:
+        return _passed(name, f"{place} is answered; what was found is not judged: {server.synthetic}")
     if _NEEDLE in f"{turn.thinking}{turn.text}".lower():
         return _passed(name, f"found in {place}")
     return _failed(name, f"not found in {place}: {turn.text[:80] or 'no answer'}")
@@ -286,22 +293,25 @@ def _hide_needle(characters: int) -> str:
     return f"{''.join(lines)}\nWhat is the code word in the notes? Answer with the code word alone."
 
 
-async def _check_acceptance(run: Run) -> FunctionalCheck:
+async def _check_acceptance(server: Server) -> FunctionalCheck:
     """Send the five prompt kinds and hold the acceptance length against the nearest that was published."""
-    name, plan = "acceptance", run.plan
-    if not plan.num_speculative_tokens:
+    name, plan = "acceptance", server.run.plan if server.run else None
+    if plan and not plan.num_speculative_tokens:
         return skip_check(name, "nothing is drafted")
     suite, done = suites.load_suite("quick"), list[RequestDone]()
-    before = await client.read_counters(run.url)
-    longest = max(prompt.max_tokens for prompt in suite.prompts)
-    scale = min(plan.bench_scale, plan.context / 2 / longest) if plan.context else plan.bench_scale
+    before = await client.read_counters(server)
+    longest, scale = max(prompt.max_tokens for prompt in suite.prompts), plan.bench_scale if plan else 1.0
+    scale = min(scale, server.facts.context / 2 / longest) if server.facts.context else scale
     sampling = Sampling(scale, temperature=None, fixed=False, seeded=False)
-    async with aclosing(client.send_suite(run.url, plan.served_name, suite, sampling, key=run.api_key)) as requests:
+    async with aclosing(client.send_suite(server, suite, sampling)) as requests:
         async for request in requests:
             done.append(request)
-    measured = LevelSummary.from_requests(run, done, before, await client.read_counters(run.url), suite)
+    measured = LevelSummary.from_requests(server, done, before, await client.read_counters(server), suite)
     if measured.failed:
         return _failed(name, next(request.error for request in done if request.error))
+    if plan is None:
+        known = measured.acceptance_length
+        return _passed(name, f"AL {known:.2f}") if known else skip_check(name, "the server tells no verification steps")
     return _judge_acceptance(plan, measured.acceptance_length)
 
 

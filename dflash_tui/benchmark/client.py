@@ -18,6 +18,7 @@ import msgspec
 
 from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.benchmark.sse import Answer, ArrivalMark, CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
 from dflash_tui.common.untrusted_json import LineBuffer, register_type
@@ -71,14 +72,12 @@ def _iterate_requests(suite: Suite, seed: int) -> Iterator[tuple[Prompt, int]]:
 
 
 async def send_suite(
-    url: str,
-    model: str,
+    server: Server,
     suite: Suite,
     sampling: Sampling,
     *,
     rounds: int = 1,
     streams: int = 1,
-    key: str = "",
     keep: AnswerSink | None = None,
     record: LoadRecord | None = None,
 ) -> AsyncGenerator[RequestDone, None]:
@@ -92,17 +91,17 @@ async def send_suite(
     counted = list(islice(requests, rounds * suite.requests))
     first_turns = {prompt.follows for prompt in suite.prompts}
     turns: dict[tuple[str, int], list[dict[str, str]]] = {}
-    async with _client(url, key) as client:
+    async with _client(server) as client:
 
         async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
-            body = _build_measured_body(model, prompt, number, sampling)
+            body = _build_measured_body(server, prompt, number, sampling)
             if prompt.follows:
                 if (before := turns.get((prompt.follows, number))) is None:
                     stream.error = f"{prompt.follows} was not answered before: send one request at a time"
                     return stream.result()
                 body["messages"] = [*before, *body["messages"]]
             stream.content = [] if prompt.kind in first_turns else None
-            done = await _send_measured(client, body, stream, keep if counts else None)
+            done = await _send_measured(client, server, body, stream, keep if counts else None)
             if stream.content is not None and not done.error:
                 answer = {"role": "assistant", "content": "".join(stream.content)}
                 turns[prompt.kind, number] = [*body["messages"], answer]
@@ -113,60 +112,84 @@ async def send_suite(
                 yield request
 
 
-async def send_prompt(
-    url: str, model: str, prompt: Prompt, sampling: Sampling, *, number: int = 0, key: str = ""
-) -> RequestDone:
+async def send_prompt(server: Server, prompt: Prompt, sampling: Sampling, *, number: int = 0) -> RequestDone:
     """Send one prompt alone; `number` tells its repetitions apart, so that no cache answers."""
-    body = _build_measured_body(model, prompt, number, sampling)
-    async with _client(url, key) as client:
-        return await _send_measured(client, body, CompletionStream(prompt.kind, number))
+    body = _build_measured_body(server, prompt, number, sampling)
+    async with _client(server) as client:
+        return await _send_measured(client, server, body, CompletionStream(prompt.kind, number))
 
 
-async def send_first_request(url: str, model: str, *, key: str = "") -> RequestDone:
+async def send_trial(server: Server, text: str) -> tuple[RequestDone, CompletionStream]:
+    """Send a short prompt in the form of those that are measured, to see which form a server takes."""
+    body = _build_measured_body(server, Prompt(WARM_UP, text, 8), 0, Sampling(temperature=None, fixed=False))
+    stream = CompletionStream(WARM_UP)
+    async with _client(server) as client:
+        return await _send(client, server, body, stream), stream
+
+
+async def find_token_count(server: Server, text: str) -> TokenCount:
+    """Return how the tokens of a server that streams no usage are counted."""
+    async with _client(server) as client:
+        try:
+            await count_text_tokens(client, server.model, text)
+        except bounded_http.list_failures(bounded_http.BadResponse):
+            return TokenCount.CHUNKS
+    return TokenCount.TOKENIZE
+
+
+async def send_first_request(server: Server) -> RequestDone:
     """Send the short request, sampled as the server likes, that shows whether it can generate."""
-    async with _client(url, key) as client:
-        return await _send(client, _build_body(model, _WARM_UP.text, _WARM_UP.max_tokens), CompletionStream(WARM_UP))
+    body = _build_body(server, _WARM_UP.text, _WARM_UP.max_tokens)
+    async with _client(server) as client:
+        return await _send(client, server, body, CompletionStream(WARM_UP))
 
 
-async def send_greedy_warm_up(url: str, model: str, *, key: str = "") -> tuple[RequestDone, Answer]:
+async def send_greedy_warm_up(server: Server) -> tuple[RequestDone, Answer]:
     """Send the same request at temperature 0, where drafts are verified by another kernel; return its answer, too."""
-    body = _build_body(model, _WARM_UP.text, _WARM_UP.max_tokens) | {"temperature": 0.0, "return_token_ids": True}
+    body = _build_body(server, _WARM_UP.text, _WARM_UP.max_tokens) | {"temperature": 0.0, "return_token_ids": True}
     stream = CompletionStream(GREEDY_WARM_UP)
-    async with _client(url, key) as client:
-        return await _send(client, body, stream), stream.build_answer()
+    async with _client(server) as client:
+        return await _send(client, server, body, stream), stream.build_answer()
 
 
-async def send_long_warm_up(url: str, model: str, words: int, *, key: str = "") -> RequestDone:
+async def send_long_warm_up(server: Server, words: int) -> RequestDone:
     """Send a greedy request with a prompt of some `words` tokens, which is like no other, so that no cache has it."""
     text = f"{words} words:{' tree' * words}"
-    body = _build_body(model, text, _WARM_UP.max_tokens) | {"temperature": 0.0}
-    async with _client(url, key) as client:
-        return await _send(client, body, CompletionStream(LONG_WARM_UP))
+    body = _build_body(server, text, _WARM_UP.max_tokens) | {"temperature": 0.0}
+    async with _client(server) as client:
+        return await _send(client, server, body, CompletionStream(LONG_WARM_UP))
 
 
-async def send_conversation(
-    url: str, body: Mapping[str, Any], stream: CompletionStream, *, key: str = ""
-) -> RequestDone:
+async def send_conversation(server: Server, body: Mapping[str, Any], stream: CompletionStream) -> RequestDone:
     """Send the body of a conversation; `stream` takes the answer as it comes."""
-    async with _client(url, key) as client:
-        return await _send_measured(client, {**body, **_STREAMED}, stream)
+    whole = {"model": server.model, **body, **_list_stream_fields(server)}
+    async with _client(server) as client:
+        return await _send_measured(client, server, whole, stream)
 
 
-async def send_probe(url: str, model: str, patience: float, *, key: str = "") -> RequestDone:
+async def send_probe(server: Server, patience: float) -> RequestDone:
     """Ask for one token within `patience` seconds, to see whether a server that was idle can still generate."""
-    async with _client(url, key, patience) as client:
-        body = _build_body(model, _PROBE.text, _PROBE.max_tokens)
-        return await _send(client, body, CompletionStream(PROBE), patience)
+    async with _client(server, patience) as client:
+        body = _build_body(server, _PROBE.text, _PROBE.max_tokens)
+        return await _send(client, server, body, CompletionStream(PROBE), patience)
 
 
-def _client(url: str, key: str, timeout: float = _TIMEOUT) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {key}"} if key else None
+def _client(server: Server, timeout: float = _TIMEOUT) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {server.key}"} if server.key else None
     reading = _READING if timeout == _TIMEOUT else None
-    return bounded_http.open_client(url, timeout=timeout, reading=reading, headers=headers)
+    return bounded_http.open_client(server.url, timeout=timeout, reading=reading, headers=headers)
 
 
-def _build_body(model: str, text: str, max_tokens: int) -> dict[str, Any]:
-    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **_STREAMED}
+def _build_body(server: Server, text: str, max_tokens: int) -> dict[str, Any]:
+    body = {"model": server.model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
+    return body | _list_stream_fields(server)
+
+
+def _list_stream_fields(server: Server) -> dict[str, Any]:
+    """Return how the answer is to be streamed and counted, as far as the server takes it."""
+    if not server.facts.takes_usage:
+        return {"stream": True}
+    return _STREAMED if server.facts.takes_extras else _STREAMED | {"stream_options": {"include_usage": True}}
 
 
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
@@ -177,18 +200,21 @@ def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
     return f"[{tag}] {prompt.text}"
 
 
-def _build_measured_body(model: str, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
+def _build_measured_body(server: Server, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
     """Return a request that no prefix cache can answer, unless the prompt is to be repeated as it is.
 
     What a chat template puts before its text is the same for all, so each has a salt of its own, which is part of the
     keys of vLLM's prefix cache and of nothing that is sampled.
     """
     text = make_prompt_unique(prompt, number, sampling.seed)
-    body = _build_body(model, text, answer_length(prompt, sampling.scale))
-    body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": uuid.uuid4().hex} if prompt.salted else {})
+    body = _build_body(server, text, answer_length(prompt, sampling.scale))
+    if server.facts.takes_extras:
+        body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": uuid.uuid4().hex} if prompt.salted else {})
+        body |= {"return_token_ids": True, "repetition_penalty": 1.0} if sampling.tokens else {}
+        body |= sampling.options
+    elif sampling.top_p is not None:
+        body["top_p"] = sampling.top_p
     body |= {"seed": sampling.seed} if sampling.seeded else {}
-    body |= {"return_token_ids": True, "repetition_penalty": 1.0} if sampling.tokens else {}
-    body |= sampling.options
     return body if sampling.temperature is None else body | {"temperature": sampling.temperature}
 
 
@@ -198,11 +224,15 @@ def answer_length(prompt: Prompt, scale: float) -> int:
 
 
 async def _send_measured(
-    client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, keep: AnswerSink | None = None
+    client: httpx.AsyncClient,
+    server: Server,
+    body: dict[str, Any],
+    stream: CompletionStream,
+    keep: AnswerSink | None = None,
 ) -> RequestDone:
     """Send a request; its steps are the server's own word in the answer, or its counters when nobody else sends."""
-    before = await _read_counters(client) if stream.streams == 1 else None
-    done = await _send(client, body, stream)
+    before = await _read_counters(client) if stream.streams == 1 and server.facts.has_counters else None
+    done = await _send(client, server, body, stream)
     if keep and not done.error:
         keep(done, stream.build_answer(), stream.list_marks())
     if done.steps is not None or before is None or before.steps is None:
@@ -214,10 +244,10 @@ async def _send_measured(
     return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)
 
 
-async def read_counters(url: str) -> Counters | None:
-    """Return the server's counters now, or None when it does not answer."""
-    async with bounded_http.open_client(url, timeout=_METRICS_TIMEOUT) as client:
-        return await _read_counters(client)
+async def read_counters(server: Server) -> Counters | None:
+    """Return the server's counters now, or None when it has none or does not answer."""
+    async with _client(server, _METRICS_TIMEOUT) as client:
+        return await _read_counters(client) if server.facts.has_counters else None
 
 
 async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
@@ -232,7 +262,11 @@ def compute_deadline(max_tokens: int) -> float:
 
 
 async def _send(
-    client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, patience: float | None = None
+    client: httpx.AsyncClient,
+    server: Server,
+    body: dict[str, Any],
+    stream: CompletionStream,
+    patience: float | None = None,
 ) -> RequestDone:
     """Send a streaming chat completion and return its measures, within `patience` seconds; a failure is in `error`."""
     longest = body.get("max_tokens", _MOST_TOKENS)
@@ -240,18 +274,50 @@ async def _send(
     try:
         async with asyncio.timeout(patience):
             stream.begin()  # the counters may have been read since it was made
+            stream.counts_chunks = server.facts.tokens is TokenCount.CHUNKS
+            stream.pieces = [] if server.facts.tokens is TokenCount.TOKENIZE else None
             await _stream(client, body, stream, longest)
+            if stream.pieces and not stream.error:
+                stream.tokens = stream.tokens or await count_text_tokens(client, server.model, "".join(stream.pieces))
     except TimeoutError:
         stream.error = f"no complete answer within {patience:g} s, the deadline for max_tokens={longest}"
     except bounded_http.BadResponse as error:
         stream.error = str(error)
     except bounded_http.list_failures() as error:
         broken = isinstance(error, ssl.SSLError)
-        words = bounded_http.describe_failure(error) if broken else f"{type(error).__name__}: {error}"
+        silent = not str(error)
+        words = bounded_http.describe_failure(error) if broken or silent else f"{type(error).__name__}: {error}"
         stream.error = quote_server_text(words)
-    if stream.tokens > (longest if "max_tokens" in body else _compute_most_pieces(longest)):
+    if stream.model != (known := server.facts.answers_as) and known and stream.model and not stream.error:
+        stream.error = f"the server changed its model: it answers as {stream.model}, and before as {known}"
+    is_counted = server.facts.tokens is TokenCount.USAGE
+    if is_counted and stream.tokens > (longest if "max_tokens" in body else _compute_most_pieces(longest)):
         stream.error = stream.error or f"the server counts {stream.tokens} tokens, where {longest} were asked for"
     return stream.result()
+
+
+class _Tokenized(msgspec.Struct):
+    """What /tokenize answers: vLLM and SGLang count, llama.cpp lists the tokens."""
+
+    count: int | None = None
+    tokens: list[Any] | None = None
+
+
+register_type(_Tokenized)
+
+
+async def count_text_tokens(client: httpx.AsyncClient, model: str, text: str) -> int:
+    """Return how many tokens a text has by the server's /tokenize; raise `BadResponse` where it has none."""
+    fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
+    response = await client.post("/tokenize", json=fields)
+    try:
+        told = msgspec.json.decode(response.content, type=_Tokenized)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        told = _Tokenized()
+    count = len(told.tokens) if told.count is None and told.tokens is not None else told.count
+    if response.status_code != 200 or not count or not 0 < count <= len(text.encode(errors="replace")):
+        raise bounded_http.BadResponse(f"/tokenize: HTTP {response.status_code}, no count", response.status_code)
+    return count
 
 
 def _compute_most_pieces(longest: int) -> int:

@@ -80,6 +80,14 @@ class _Speculation(msgspec.Struct):
     num_accepted_draft_tokens: _Count
 
 
+class _Timings(msgspec.Struct):
+    """What llama.cpp's server puts into the last event: the tokens of the answer, and of its drafts where it drafts."""
+
+    predicted_n: _Count
+    draft_n: _Count = 0
+    draft_n_accepted: _Count = 0
+
+
 class _Metrics(msgspec.Struct):
     speculative_decoding: _Speculation | None = None
 
@@ -91,10 +99,13 @@ class _Chunk(msgspec.Struct):
     usage: _Usage | None = None
     choices: tuple[_Choice, ...] | None = None
     metrics: Any = None
+    timings: Any = None
+    model: Any = None
     prompt_token_ids: _Tokens | None = None
 
 
 register_type(_Metrics)
+register_type(_Timings)
 register_type(_Chunk)
 _NOTHING = _Chunk()
 
@@ -188,6 +199,15 @@ class CompletionStream:
         """The pieces of the answer without its thoughts; None where they are not collected."""
         self.error = ""
         self.status: int | None = None
+        self.model = ""
+        """The model that the answer names first; empty where it names none."""
+        self.counts_chunks = False
+        """Whether the pieces with a text are counted, as the server does not count the tokens."""
+        self.pieces: list[str] | None = None
+        """The pieces of the whole answer, thoughts included; None where they are not collected."""
+        self.is_counted = False
+        """Whether the server has counted the tokens."""
+        self._text_chunks = 0
 
     def begin(self) -> None:
         """Start the clock: the request is sent now."""
@@ -220,12 +240,17 @@ class CompletionStream:
             return
         if chunk == _NOTHING:
             self._remember(data)
+        if isinstance(chunk.model, str) and not self.model:
+            self.model = quote_server_text(chunk.model)
         if error := chunk.error:
             self.error = quote_server_text(str(error.get("message", error) if isinstance(error, dict) else error))
         count = chunk.usage.completion_tokens if chunk.usage else None
         if chunk.usage:
             self.tokens, self._prompt_tokens = count or 0, chunk.usage.prompt_tokens or 0
+            self.is_counted = count is not None
         self._speculation = _read_speculation(chunk.metrics) or self._speculation
+        if chunk.timings is not None:
+            self._take_timings(chunk.timings)
         if chunk.prompt_token_ids:
             self._prompt_ids = chunk.prompt_token_ids[: MOST_TOKENS + 1]
         if chunk.choices:
@@ -233,6 +258,17 @@ class CompletionStream:
             self._add(choice)
             self._finish = choice.finish_reason or self._finish
             self.arrivals.take(count, carries=_carries_token(choice))
+
+    def _take_timings(self, timings: object) -> None:
+        """Take llama.cpp's figures: each step after the first token adds one token and those it accepts."""
+        try:
+            told = msgspec.convert(timings, _Timings)
+        except msgspec.ValidationError:
+            return
+        self.tokens, self.is_counted = self.tokens or told.predicted_n, True
+        steps = told.predicted_n - 1 - told.draft_n_accepted
+        if told.draft_n and steps > 0:
+            self._speculation = _Speculation(steps, told.draft_n_accepted)
 
     def _remember(self, line: str) -> None:
         """Keep the start of what is no part of an answer: it may say why there is none."""
@@ -245,6 +281,9 @@ class CompletionStream:
         text = "".join(filter(None, delta.texts))
         if self.content is not None and delta.content:
             self.content.append(delta.content)
+        if self.pieces is not None:
+            self.pieces.append(text)
+        self._text_chunks += bool(text or delta.tool_calls)
         self._text += text[: MOST_CHARACTERS - len(self._text)]
         self._length += len(text)
         if choice.token_ids:
@@ -259,6 +298,9 @@ class CompletionStream:
         began = self.tokens or self.arrivals.times
         if began and not (self.error or self.is_complete or self._finish):
             self.error = "the answer ended without [DONE] or a finish reason"
+        self._ended = self._ended or time.perf_counter()
+        if self.counts_chunks:
+            self.tokens = self.tokens or self._text_chunks
 
     def result(self) -> RequestDone:
         """Return the measures; tokens come from `usage`, since one chunk may carry several."""

@@ -11,9 +11,9 @@ import msgspec
 
 from dflash_tui.benchmark.load import LoadRecord, MeasuredWindow
 from dflash_tui.benchmark.prompts import Suite
+from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
-from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output import metrics
 
 # Fewer values than this have no 5th and 95th percentile that is not their least and greatest.
@@ -106,6 +106,8 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     goodput: Goodput | None = None
     counted_length: float | None = None
     """The acceptance length as vLLM counts it, with what the last step of an answer accepts beyond its end."""
+    token_count: TokenCount = TokenCount.USAGE
+    """How the tokens of its answers were counted."""
 
     @property
     def completed_per_second(self) -> float | None:
@@ -116,7 +118,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     @classmethod
     def from_requests(
         cls,
-        run: Run,
+        server: Server,
         done: Sequence[RequestDone],
         before: Counters | None,
         after: Counters | None,
@@ -132,19 +134,25 @@ class LevelSummary(Event, frozen=True, tag="measured"):
         seconds, output = (window.seconds, window.tokens) if window and busy else (seconds, tokens)
         rates = metrics.compute_rates(before, after, max(seconds, 1e-3)) if before and after else None
         by_kind = {kind: [r for r in done if r.kind == kind] for kind in dict.fromkeys(r.kind for r in done)}
+        steps, length = (rates.steps if rates else None), None
+        if rates:
+            length = _measure_acceptance_length(before, after, window.answers if window else len(good))
+        elif good and all(request.steps is not None for request in good):  # the server tells them of each request alone
+            steps, accepted = sum(r.steps or 0.0 for r in good), sum(r.accepted or 0.0 for r in good)
+            length = measure_acceptance_length(steps, accepted, tokens, len(good))
         return cls(
             at=time.time(),
-            run=run.id,
-            synthetic=run.plan.synthetic,
+            run=server.name,
+            synthetic=server.synthetic,
             requests=len(done),
             failed=len(done) - len(good),
             tokens=tokens,
             seconds=seconds,
             tok_s=output / seconds if seconds else 0.0,
             decode_tok_s=tuple(request.decode_tok_s for request in good if request.decode_tok_s is not None),
-            steps=rates.steps if rates else None,
+            steps=steps,
             acceptance=rates.acceptance if rates else None,
-            acceptance_length=_measure_acceptance_length(before, after, window.answers if window else len(good)),
+            acceptance_length=length,
             per_position=rates.per_position if rates else (),
             streams=window.streams if window else max((request.streams for request in done), default=1),
             suite=suite.name,
@@ -154,6 +162,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
             window=window,
             counted_length=rates.acceptance_length if rates else None,
             latency=group_latencies(done, record.gaps if record else {}),
+            token_count=server.facts.tokens,
         )
 
 

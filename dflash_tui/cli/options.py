@@ -121,6 +121,19 @@ def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 
+def add_server_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the run, or the address of a server of others, and the options of that."""
+    add_run_argument(parser, "; or http(s)://HOST:PORT of any OpenAI-compatible server")
+    add_address_options(parser)
+
+
+def add_address_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is said of a server by its address; no variable sets them: they are of one server."""
+    key = "of a URL: the variable that holds its API key; nothing else of the environment is sent"
+    parser.add_argument("--key-env", metavar="NAME", help=key)
+    parser.add_argument("--model", metavar="NAME", help="of a URL: the model to ask, where it serves several")
+
+
 def add_experiment_argument(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
     """Add the A/B or tune that an action is about."""
     text = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"

@@ -17,6 +17,7 @@ from dflash_tui.cli.command_parser import (
     split_far_words,
 )
 from dflash_tui.cli.options import (
+    add_address_options,
     add_begin_options,
     add_detach_option,
     add_experiment_argument,
@@ -32,6 +33,7 @@ from dflash_tui.cli.options import (
     add_run_argument,
     add_scale_option,
     add_seed_option,
+    add_server_argument,
     add_suite_option,
     add_switch,
     add_temperature_option,
@@ -190,7 +192,7 @@ def _add_why(why: argparse.ArgumentParser) -> None:
 
 
 def _add_chat(chat: argparse.ArgumentParser) -> None:
-    add_run_argument(chat)
+    add_server_argument(chat)
     add_option(chat, "--system", metavar="TEXT", help="the system prompt")
     add_temperature_option(chat, "the model's")
     add_json_option(chat)
@@ -441,8 +443,9 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:
-    which = "a recipe, which is launched and stopped again unless a server of it runs; or a run"
-    command.add_argument("recipe", metavar="RECIPE|RUN", help=which)
+    which = "a recipe, which is launched and stopped again unless a server of it runs; a run; or a server's URL"
+    command.add_argument("recipe", metavar="RECIPE|RUN|URL", help=which)
+    add_address_options(command)
     parts = command.add_mutually_exclusive_group()
     less = "leave out whether speculation changes the answers, which takes two boots more"
     add_switch(parts, "--without-output", help=less)
@@ -463,7 +466,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
-    add_run_argument(bench)
+    add_server_argument(bench)
     add_suite_option(bench, "quick")
     add_option(bench, "--rounds", type=parse_positive, default=1, metavar="N", help="how often to send them")
     warm = "how often to send them before that, one at a time, which does not count (default: 0)"

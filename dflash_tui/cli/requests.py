@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.console import ask_yes, can_ask, print_status
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
@@ -19,6 +20,7 @@ from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.hardware import parse_class
+from dflash_tui.monitoring.server_identity import find_server, is_address
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
@@ -32,7 +34,11 @@ from dflash_tui.planning.recipes.recipe import Mode, Recipe, SetUp
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
 from dflash_tui.presentation import recipe_text
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import KEY_VARIABLE
 
+# Seconds after which a server that does not answer is mentioned.
+_SLOW = 10.0
 _OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune"})
 
 
@@ -192,6 +198,24 @@ def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, 
     print_status("\n".join(f"  {ingredient}" for ingredient in ingredients))
     if not ask_yes("Run it? You are asked again only when it changes."):
         raise UsageError(f"{name} is not trusted; nothing was started")
+
+
+def choose_server(args: argparse.Namespace) -> Server:
+    """Return the run that is named, or the server at an address; raise where it does not answer."""
+    if is_address(args.run):
+        return asyncio.run(_find_server(args.run, args))
+    if args.key_env or args.model:
+        raise UsageError("--key-env and --model are for a URL", hint=f"a run's own key is in {KEY_VARIABLE}")
+    return Server.from_run(registry.find_listening_run(args.run))
+
+
+async def _find_server(address: str, args: argparse.Namespace) -> Server:
+    """Return the server at an address; say so when it takes long."""
+    finding = asyncio.create_task(find_server(address, args.model, args.key_env))
+    done, _ = await asyncio.wait({finding}, timeout=_SLOW)
+    if not done:
+        print_status(f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it")
+    return await finding
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:

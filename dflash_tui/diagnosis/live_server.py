@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.common.sanitizer import clean_line
-from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.diagnosis.explanation import Explanation, explain_alarms
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.monitoring.server_identity import choose_kind, describe_page, list_series, read_models
 from dflash_tui.run_state.alarms import Alarm, find_alarms, find_all_alarms, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
@@ -110,36 +108,6 @@ async def _watch_server(server: ForeignServer, state: RunState) -> None:
         pass
 
 
-class _Kind(NamedTuple):
-    """A server of models that is not vLLM: its name, what its series and its models are marked by."""
-
-    name: str
-    series: str
-    owner: str
-    figures: dict[str, str]
-    """What its series are called here."""
-
-
-_KINDS = (
-    _Kind("SGLang", "sglang:", "sglang", {
-        "sglang:gen_throughput": "tok/s", "sglang:spec_accept_length": "acceptance length",
-        "sglang:spec_accept_rate": "acceptance", "sglang:cache_hit_rate": "prefix cache hits",
-        "sglang:token_usage": "KV cache usage", "sglang:num_running_reqs": "running requests",
-        "sglang:num_queue_reqs": "waiting requests",
-    }),
-    _Kind("llama.cpp", "llamacpp:", "llamacpp", {
-        "llamacpp:predicted_tokens_seconds": "tok/s", "llamacpp:prompt_tokens_seconds": "prefill tok/s",
-        "llamacpp:kv_cache_usage_ratio": "KV cache usage", "llamacpp:requests_processing": "running requests",
-        "llamacpp:requests_deferred": "waiting requests",
-    }),
-    _Kind("Text Generation Inference", "tgi_", "tgi", {}),
-    _Kind("TensorRT-LLM", "trtllm_", "tensorrt_llm", {}),
-    _Kind("Ollama", "ollama_", "library", {}),
-    _Kind("vLLM", "vllm:", "vllm", {}),
-)  # fmt: skip
-_SERIES = re.compile(r"(?m)^([a-zA-Z_]\w*:?\w*)[{ ]")
-_TITLE = re.compile(r"(?is)<title[^>]*>([^<]{1,80})")
-_PAGE = re.compile(r"(?i)\s*<(?:!doctype|html|head)")
 _NOT_VLLM = "dflash-tui judges vLLM only; for another server compare its own figures with and without speculation"
 
 
@@ -148,13 +116,10 @@ async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
     metrics, models, root = [
         (await server.read(path)).decode(errors="replace") for path in ("/metrics", "/v1/models", "/")
     ]
-    names, owners = _read_models(models)
-    series = set(_SERIES.findall(metrics))
-    kind = next((kind for kind in _KINDS if any(name.startswith(kind.series) for name in series)), None)
-    kind = kind or next((kind for kind in _KINDS if kind.owner in owners), None)
+    listed, series = read_models(models), list_series(metrics)
+    names, kind = [clean_line(model.id)[:200] for model in listed[:8]], choose_kind(series, listed)
     if kind is None and not names:
-        title = match[1].strip() if (match := _TITLE.search(root)) else ""
-        page = f"a web page{f', “{clean_line(title)}”' if title else ''}" if _PAGE.match(root) else "no model"
+        page = describe_page(root) or "no model"
         raise DflashError(f"{server.url} is no server of models: it has {page}", evidence=detail,
                           hint="check the address and the port")  # fmt: skip
     read = [f"models: {', '.join(names)}"] if names else []
@@ -169,24 +134,3 @@ async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
         return Explanation("unknown metrics", cause, (*read, f"{told} series of vLLM in /metrics"), (_LOG_HINT,))
     what = f"is {kind.name}, not vLLM" if kind else "serves models, and is not vLLM"
     return Explanation("other server", f"{server.url} {what}", tuple(read) or (detail,), (_NOT_VLLM,))
-
-
-def _read_models(body: str) -> tuple[list[str], set[str]]:
-    """Return the names of the models and who owns them, of an answer to /v1/models."""
-    try:
-        listed = msgspec.json.decode(body.encode(), type=_Models).data
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return [], set()
-    return [clean_line(model.id)[:200] for model in listed[:8]], {model.owned_by.lower() for model in listed}
-
-
-class _Model(msgspec.Struct):
-    id: str
-    owned_by: str = ""
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
-register_type(_Models)

@@ -1,4 +1,4 @@
-"""The process that drives an experiment: `python -m dflash_tui.experiments ID`, launched by its controller."""
+"""The driver process of an experiment, launched as `python -m dflash_tui.experiments ID`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 
 def main(identity: str) -> int:
-    """Drive the experiment to its end and return the exit code; what happens is in its folder."""
+    """Drive the experiment to its end and return the exit code; its folder holds the results."""
     try:
         design = store.read_progress(store.experiment_folder(store.find_experiment(identity).id)).design
         recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
@@ -38,20 +38,20 @@ def main(identity: str) -> int:
 
 
 def _select_gpus(probe: GpuProbe, arm: Arm) -> GpuProbe:
-    """Return the GPUs that an arm was planned for: a new plan might choose others, by their free memory."""
+    """Return the GPUs of an arm's plan, since a new plan might choose others by their free memory."""
     if not arm.plan.gpus:
         return probe
     return replace(probe, gpus=tuple(card for card in probe.gpus if card.uuid in arm.plan.gpus))
 
 
 async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
-    """Drive to the end, or until a signal asks for the end; a hangup of the launching terminal changes nothing."""
+    """Drive until the end or a stop signal; SIGHUP, from a closed terminal, is ignored."""
     loop, driving = asyncio.get_running_loop(), asyncio.create_task(experiment)
     is_stopping = False
 
     def stop() -> None:
         nonlocal is_stopping
-        if not is_stopping:  # a second signal would interrupt the stopping of the server
+        if not is_stopping:  # a second signal would interrupt stopping the server
             is_stopping = True
             driving.cancel()
 
@@ -66,9 +66,9 @@ async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
 
 
 def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
-    """Return the recipe of an arm on its GPUs; raise UsageError where that has changed."""
+    """Return the resolved recipe of an arm on its GPUs; raise UsageError if the recipe has changed."""
     planned = planner.plan_launch(arm.request, _select_gpus(probe, arm), recipe=recipe, cluster=arm.plan.cluster)
-    # Measures for a start are taken as the arm's own plan has them; those of earlier releases have none.
+    # Startup optimizations follow the arm's own plan; arms of earlier releases have none.
     compared = [name for name in LAUNCH_IDENTITY_FIELDS if name != "start"]
     if changed := [name for name in compared if getattr(planned.plan, name) != getattr(arm.plan, name)]:
         what = f"{arm.plan.recipe} has changed since the experiment began"

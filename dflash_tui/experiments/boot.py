@@ -1,4 +1,4 @@
-"""One boot of an experiment: prepare, launch, wait until it answers, measure, stop, wait until its memory is back."""
+"""One boot of an experiment: prepare, launch, warm up, measure, stop, wait for its memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dflash_tui.benchmark import client
 from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError
@@ -40,27 +41,27 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.metrics import subtract
 
-# A start that takes longer than any published one, with a slow disk and a cold cache, hangs.
+# Longer than any published start, even with a slow disk and a cold cache.
 READY_TIMEOUT = 5400.0
-# The recorder asks once a second how the server is, and calls it unhealthy after two failed checks.
+# The recorder checks the server's health once a second, and reports it unhealthy after two failures.
 _DYING_SECONDS = 5.0
-# The longest start of a tune: this share of its budget, and at least these seconds.
+# The longest start in a tune: this share of its budget, but at least these seconds.
 _START_SHARE, _LEAST_START = 1 / 3, 300.0
-# The keeper records a rank of another host every 5 s, and loses it after 5 s of silence.
+# The keeper records a rank of another host every 5 s, and considers it lost after 5 s of silence.
 _RANK_SECONDS = 30.0
 _POLL_INTERVAL = 0.05
-# The status of a request that the server rejects, such as a prompt longer than its context: it does so every time.
+# The status of a request that the server always rejects, such as a prompt longer than its context.
 _BAD_REQUEST = 400
 _NO_TIME = MedianSeconds(0.0, 0)
 EventSink = Callable[[Event], None]
-# Long enough to load every kernel that decoding takes, short beside what is measured.
+# Enough to load every kernel used in decoding, and few compared with the measured tokens.
 _WARM_UP_TOKENS = 64
-# Log-probabilities are float32: differences of less say nothing.
+# Log-probabilities are float32, so smaller differences mean nothing.
 _DIGITS = 4
 
 
 def prepare_cache(design: Design, arm: int, *, first: bool) -> Path | None:
-    """Return the folder that an arm compiles into, where it has one; empty until its `first` boot is up, or is cold."""
+    """Return the compile cache folder of an arm, if it has its own; emptied before a first or cold boot."""
     if not design.own_cache:
         return None
     cache = store.experiment_folder(design.id) / "cache" / str(arm)
@@ -72,9 +73,9 @@ def prepare_cache(design: Design, arm: int, *, first: bool) -> Path | None:
 async def run_boot(
     design: Design, number: int, attempt: int, resolved: ResolvedRecipe, tell: EventSink, *, first: bool
 ) -> Boot:
-    """Return all that the boot measured, or with `error` why it measured nothing; its server has ended.
+    """Return the measurements of a boot, or the boot with `error`; its server is stopped in any case.
 
-    `first` is until a boot of its arm was up. A prompt that the server rejects raises DflashError.
+    `first` is true until a boot of its arm was up. Raise DflashError if the server rejects a prompt.
     """
     place = design.order[number]
     cache = prepare_cache(design, place, first=first)
@@ -119,11 +120,11 @@ async def run_boot(
 
 
 class _BootFailed(Exception):
-    """The server does not do what is measured; the text says why."""
+    """The server cannot be measured; the text says why."""
 
 
 class _Watch(NamedTuple):
-    """A boot whose server is watched; `state` is what its log and its samples say, `over` is done after the last."""
+    """A boot under observation; `state` is folded from log and samples, `over` ends with the last event."""
 
     design: Design
     run: Run
@@ -132,7 +133,7 @@ class _Watch(NamedTuple):
     tell: EventSink
 
     async def measure(self, boot: Boot) -> Boot:
-        """Return the boot with what its start and its requests measured; raise _BootFailed where the server dies."""
+        """Return the boot with its start and requests measured; raise _BootFailed if the server fails."""
         run, state, now = self.run, self.state, time.time()
         worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         await self._wait_until_warm()
@@ -156,16 +157,16 @@ class _Watch(NamedTuple):
         return boot_server.count_foreign_processors(worked, now)
 
     async def _take(self, number: int, stage: str, requests: AsyncIterator[RequestDone]) -> list[RequestDone]:
-        """Record the requests of a stage as they are done, and return those that are no fillers."""
+        """Record the requests of a stage as they finish, and return them without fillers."""
         return [request async for request in requests if await self._record(number, stage, request)]
 
     async def _record(self, number: int, stage: str, request: RequestDone) -> bool:
-        """Record a request of a stage; return whether it is no filler."""
+        """Record a request of a stage; return whether it is not a filler."""
         is_filler = request.kind == FILLER
         self.run.record(request if is_filler or stage == "round" else replace(request, kind=WARM_UP))
         if is_filler:
             return False
-        # A disk may take a second to keep it, and other answers are being timed.
+        # In a thread: writing to disk may take a second, and other answers are being timed.
         await asyncio.to_thread(self.tell, RequestMeasured(time.time(), number, stage, request))
         if request.status == _BAD_REQUEST:
             raise DflashError(
@@ -173,16 +174,16 @@ class _Watch(NamedTuple):
                 evidence=request.error,
                 hint="begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
             )
-        if request.error:  # a server that is dying answers badly first
+        if request.error:  # it may be the first sign of a dying server
             deadline = time.monotonic() + _DYING_SECONDS
             while time.monotonic() < deadline:
                 await self._pause()
         return True
 
     async def _pause(self) -> None:
-        """Wait for a moment, and raise if the server fails."""
+        """Wait briefly; raise _BootFailed if the server fails."""
         if self.over.done() or self.state.exit or self.state.health is Health.UNHEALTHY:
-            await asyncio.wait({self.over}, timeout=10)  # in which its log and the system show the cause
+            await asyncio.wait({self.over}, timeout=10)  # so that the log and the system can show the cause
             raise _BootFailed(_describe_failure(self.run, self.state))
         await asyncio.sleep(_POLL_INTERVAL)
 
@@ -199,7 +200,7 @@ class _Watch(NamedTuple):
                 raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")
 
     async def require_far_ranks(self) -> None:
-        """Wait until every other rank was seen at work: rank 0 stays healthy without them until a request comes."""
+        """Wait until every other rank works; rank 0 notices a lost rank only at the next request."""
         asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
         while unseen := [far for far in self.run.far_ranks if not _is_at_work(self.state, far.rank, asked_at)]:
             if time.monotonic() > deadline:
@@ -211,15 +212,16 @@ class _Watch(NamedTuple):
     async def _measure_requests(self, boot: Boot) -> Boot:
         design, run, state, number = self.design, self.run, self.state, boot.number
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-        send = partial(client.send_suite, run.url, run.plan.served_name, key=run.api_key)
+        server = Server.from_run(run)
+        send = partial(client.send_suite, server)
         plain = sampling._replace(tokens=False)
-        # The first prompt, alone, is the first real request of the server.
-        cold = await client.send_prompt(run.url, run.plan.served_name, suite.prompts[0], plain, key=run.api_key)
+        # The first prompt, sent alone, is the server's first real request.
+        cold = await client.send_prompt(server, suite.prompts[0], plain)
         await self._record(number, "cold", cold)
         for streams, short in list_warm_ups(design, suite):
             warm_up = send(short, plain._replace(scale=1.0, fixed=True), streams=streams)
             await self._take(number, "warm-up", warm_up)
-        since, before = time.time(), await client.read_counters(run.url)
+        since, before = time.time(), await client.read_counters(server)
         conditions_before = boot_server.measure_conditions(run, state, since)
         worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         keep, meter = _build_keeper(design, run), nvml.find_energy_meter(run.metered_gpus)
@@ -229,7 +231,7 @@ class _Watch(NamedTuple):
             measured = send(suite, sampling, rounds=rounds, keep=keep, record=record)
             requests += await self._take(number, "round", measured)
         others = await self._count_foreign_processors(worked)
-        after = await client.read_counters(run.url)
+        after = await client.read_counters(server)
         if all(request.error for request in requests):
             raise _BootFailed(requests[-1].error)
         await self.require_far_ranks()
@@ -292,19 +294,19 @@ def _log_preparing(event: Preparing) -> None:
 
 
 def write_driver_log(line: str) -> None:
-    """Write a line into the driver's log, which its output is; a full disk costs the line and nothing else."""
+    """Write a line to the driver's log (its stdout), ignoring a full disk."""
     with contextlib.suppress(OSError):
         print(f"{time.strftime('%H:%M:%S')} {escape_control_characters(line)}", flush=True)  # noqa: T201
 
 
 def choose_sampling(design: Design, samplers: Sequence[str] = ()) -> Sampling:
-    """Return how measured prompts are answered by a server whose log says that it samples with these."""
+    """Return the sampling of measured prompts, for a server that logged these samplers."""
     sampling = Sampling(design.scale, design.seed, design.temperature, design.fixed, top_p=design.top_p)
     return sampling._replace(tokens=design.checks_output).suit_to(samplers)
 
 
 def count_most_tokens(design: Design) -> int:
-    """Return the tokens of all answers of a boot with one stream, each as long as it may be: 0 without its suite."""
+    """Return the most tokens that one boot with one stream can generate; 0 if its suite is missing."""
     try:
         suite = store.load_experiment_suite(design)
     except DflashError:
@@ -315,7 +317,7 @@ def count_most_tokens(design: Design) -> int:
 
 
 def list_warm_ups(design: Design, suite: Suite) -> list[tuple[int, Suite]]:
-    """Return what warms up each number of streams: short answers to every prompt, as many as the streams at least."""
+    """Return a warm-up suite per number of streams, with short answers to every prompt."""
     levels = []
     for streams in dict.fromkeys((1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))
@@ -329,7 +331,7 @@ def _short(design: Design, prompt: Prompt) -> int:
 
 
 async def _check_kept_answers(design: Design, arm: int, run: Run) -> tuple[AnswerCheck, ...]:
-    """Return a check of each answer of other arms to a prompt that `run`, a server of `arm`, has answered, too."""
+    """Return a check of each kept answer of other arms against that of `run`, a server of `arm`."""
     folder = store.experiment_folder(design.id)
     others = {boot.run for boot in store.read_progress(folder).boots if boot.arm != arm and not boot.error}
     keyed = [(PromptKey(line.kind, line.streams, line.round), line) for line in store.read_answers(folder)]

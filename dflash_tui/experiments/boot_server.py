@@ -1,4 +1,4 @@
-"""The server of a boot, on one host or several: launched, stopped without a trace, and the machine meanwhile."""
+"""The server of a boot on one or more hosts: launch it, stop it, and measure the machine in between."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
 _RELEASE_SECONDS = 60.0
 _NEAR = 0.03
-# Variables of the environment that change how vLLM or its libraries work.
+# Environment variables that affect vLLM or its libraries.
 _HEEDED_PREFIXES = (
     "VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "CUBLAS_", "DG_",
     "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "MALLOC_", "GLIBC_", "LD_", "HF_", "TRANSFORMERS_", "TOKENIZERS_",
@@ -48,25 +48,25 @@ _PACKAGES = (
 )  # fmt: skip
 _POWER = {True: "battery", False: "mains", None: ""}
 _NEAR_GPU = 512 << 20
-# The system counts in hundredths of a second.
+# The system counts CPU time in hundredths of a second.
 _MIN_SECONDS = 1.0
-# A desktop's own windows hold less; what computes holds more.
+# A desktop's windows use less GPU memory than this, programs that compute use more.
 _FOREIGN = 256 << 20
 
 
 class BootServer:
-    """Launches the server of one boot, on all its hosts, and stops it there."""
+    """Launch the server of one boot on all its hosts, and stop it."""
 
     def __init__(self) -> None:
         self.hosts: tuple[HostFacts, ...] = ()
-        """What the other hosts are and run."""
+        """Facts about the other hosts."""
         self._run: Run | None = None
         self._memory: dict[str, int] = {}
 
     async def launch(
         self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None], cache: ArmCache | None
     ) -> Run:
-        """Check and prepare all hosts, launch the server there, and return its run."""
+        """Check and prepare all hosts, launch the server, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
         async with cluster_launch.open_hosts(plan.relaunch_request.peers) as hosts:
             _require_same_link(plan, hosts.peers)
@@ -77,7 +77,7 @@ class BootServer:
         return run
 
     async def stop(self) -> list[str]:
-        """Stop what was launched, on all hosts, also when cancelled; return what is left of it, and where, as texts."""
+        """Stop the server on all hosts, even if cancelled; return descriptions of remaining ranks."""
         if self._run is None:
             return []
         stopping = asyncio.create_task(stop_on_all_hosts(self._run))
@@ -88,7 +88,7 @@ class BootServer:
             raise
 
     async def wait_for_far_memory(self) -> list[str]:
-        """Wait until the other hosts have as much free memory as before the launch; return those that have not."""
+        """Wait for the other hosts' memory to be free again; return hosts where it is not."""
         hosts = [host for host in self._memory if host != LOCAL]
         is_free = await asyncio.gather(*(_has_memory(host, self._memory[host]) for host in hosts))
         return [host for host, free in zip(hosts, is_free, strict=True) if not free]
@@ -105,7 +105,7 @@ def _require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
 
 
 def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFacts, ...]:
-    """Return what each other host is and runs, from rank 1 on, without secrets."""
+    """Return the facts about the other hosts, from rank 1 on, without secrets."""
     cluster = planned.plan.cluster
     ends = cluster.hosts[1:] if cluster else ()
     return tuple(
@@ -128,12 +128,12 @@ def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFac
 
 
 def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
-    """Return the variables of a rank; an arm's own caches have the same name in all arms."""
+    """Return the variables of a rank, with the same name for the cache folders of every arm."""
     return separate_caches(far, far.relaunch_request.settings, OWN_CACHE).env if planned.cache else far.env
 
 
 async def stop_on_all_hosts(run: Run) -> list[str]:
-    """Stop a server and its other ranks; return what is left of them, and where, as texts."""
+    """Stop a server and its other ranks; return descriptions of remaining ranks."""
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
     return [str(status) for status in statuses if status.state in server_process.THERE]
@@ -153,13 +153,13 @@ async def _has_memory(host: str, before: int) -> bool:
 
 
 def tag_plan(arm: Arm, experiment: str, cache: Path | None) -> Plan:
-    """Return the plan of an arm with the experiment's mark, and with `cache` for what is compiled."""
+    """Return an arm's plan, marked with the experiment's id and with compile caches in `cache`."""
     own = separate_caches(arm.plan, arm.request.settings, cache) if cache else arm.plan
     return replace(own, env=own.env | {EXPERIMENT_MARK: experiment})
 
 
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
-    """Return the boot with all that it was launched with; asks the engine and the driver, for seconds at most."""
+    """Return the boot with its launch environment; may take seconds, asking engine and GPU driver."""
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
     probe = gpus.GpuProbe() if run.plan.on_cpu else nvml.probe_visible_gpus()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
@@ -204,14 +204,14 @@ def _read_versions(engine: Engine) -> dict[str, str]:
 
 
 class FreeMemory(NamedTuple):
-    """Bytes: what the machine has left, and what is in use on each GPU, by UUID."""
+    """Bytes of memory available on the machine, and in use on each GPU, by UUID."""
 
     available: int
     used: dict[str, int]
 
 
 class ProcessorTimes(NamedTuple):
-    """Seconds since some moment: of the clock, of all processors at work, and of those that worked for us."""
+    """Seconds since a fixed moment: of the clock, of all CPU cores, and of those cores on our processes."""
 
     clock: float
     busy: float
@@ -219,26 +219,26 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times(run: Run) -> ProcessorTimes:
-    """Return how long the processors have worked by now, in all and for the server and this process."""
+    """Return the CPU time used so far, in all and by the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
     ranks = [process for rank in list_local_ranks(run) for process in server_process.list_processes(rank)]
     for process in (psutil.Process(), *server_process.list_processes(run), *ranks):
         with contextlib.suppress(psutil.Error):
             spent = process.cpu_times()
             ours += spent.user + spent.system
-    # What guests take is in `user` already.
+    # `user` includes the time of guests.
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return ProcessorTimes(time.monotonic(), busy, ours)
 
 
 def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> float | None:
-    """Return how many processors others kept busy in between, None when nearly no time went by."""
+    """Return how many CPU cores other processes kept busy in between; None if hardly any time passed."""
     seconds, busy = after.clock - before.clock, after.busy - before.busy - (after.ours - before.ours)
     return max(0.0, busy) / seconds if seconds >= _MIN_SECONDS else None
 
 
 def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
-    """Return the conditions now; throttling and foreign load count when they were seen at any time after `since`."""
+    """Return the conditions now, with any throttling and foreign GPU load seen after `since`."""
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
     own = {run.id, *(rank.id for rank in list_local_ranks(run))}
@@ -279,13 +279,13 @@ def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditio
 
 
 def list_local_ranks(run: Run) -> list[Run]:
-    """Return the other ranks of a run that are on this machine."""
+    """Return the other ranks of a run on this machine."""
     names = {far.run for far in run.far_ranks if far.host == LOCAL}
     return [other for other in registry.list_runs() if other.id in names] if names else []
 
 
 def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
-    """Return what GPUs said `at` a time, and what throttled them or shared them at any time `since`."""
+    """Return the GPUs' state at `at`, with any throttling and foreign processes seen after `since`."""
     first, last = samples.latest(since, MAX_GAP), samples.latest(at, MAX_GAP)
     meanwhile = [*([first] if first else []), *samples[samples.count_until(since) : samples.count_until(at)]]
     cards = last.gpus if last else ()
@@ -310,7 +310,7 @@ def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at:
 
 
 def measure_free_memory(plan: Plan) -> FreeMemory:
-    """Return the memory of the machine, and that of the plan's GPUs."""
+    """Return the free memory of the machine and the used memory of the plan's GPUs."""
     cards = () if plan.on_cpu else nvml.read_gpus() or ()
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
@@ -318,7 +318,7 @@ def measure_free_memory(plan: Plan) -> FreeMemory:
 
 
 async def wait_for_memory_release(plan: Plan, before: FreeMemory) -> bool:
-    """Wait until a server's memory is as free as it was `before` it was launched; return whether it became so."""
+    """Wait until memory is as free as `before` the launch; return whether it is."""
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
         now = await asyncio.to_thread(measure_free_memory, plan)

@@ -1,4 +1,4 @@
-"""An experiment as it is asked for -> its design: each arm planned as a launch of its own."""
+"""Build the design of an experiment from a request: each arm is planned as a launch of its own."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs import lifecycle
 
-# What of a plan makes a launch what it is.
+# The fields of a plan that identify a launch.
 LAUNCH_IDENTITY_FIELDS = (
     "argv", "env", "patches", "disabled_patches", "engine_folder", "models_folder", "gpus", "port", "start",
 )  # fmt: skip
 _HOW_TO_DIFFER = "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
-# Tokens: `field` has a prompt of about nine thousand, and tokenizers differ.
+# Tokens of context: the longest prompt of `field` has about 9,000, and tokenizers differ.
 _ROOM = 16_384
-# `contexts` has one of about 33 thousand.
+# The longest prompt of `contexts` has about 33,000.
 _ROOM_FOR_CONTEXTS = 40_960
 
 
 class ExperimentRequest(BootOptions, frozen=True):
-    """What the user asked to compare. A field that is None is left to the recipe, or to what is varied."""
+    """What the user asked to compare. None leaves a field to the recipe or to what is varied."""
 
     launch: LaunchRequest
     vary: str = variation.DEFAULT
     boots: int | None = None
-    """Boots per arm; without it two of an honest experiment, else one."""
+    """Boots per arm; by default two if `honest`, else one."""
     honest: bool = False
-    """Whether to launch each arm at least twice, so that the spread between boots is known."""
+    """Whether each arm is launched at least twice, so that the spread between boots is known."""
     suite: str | None = None
     scale: Scale | None = None
     temperature: Temperature | None = None
     keep_answers: bool = True
     prompts: int | None = None
-    """How many prompts each boot answers at least, in place of `rounds`."""
+    """The minimum number of prompts that each boot answers, in place of `rounds`."""
     fixed: bool | None = None
-    """Whether answers go on past the model's own end; without it those of random weights alone do."""
+    """Whether answers continue past the model's own end; by default only with random weights."""
 
 
 register_type(ExperimentRequest)
-# The options of `ab` that are named otherwise than their fields: what says yes, and what says no.
+# The options of `ab` whose names differ from their fields: for true, and for false.
 _SWITCHES = {
     "fixed": ("--fixed", "--no-fixed"),
     "own_cache": ("", "--keep-cache"),
@@ -75,7 +75,7 @@ _TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_
 
 
 def add_typed_options(request: ExperimentRequest, words: str) -> ExperimentRequest:
-    """Return a request with the options of `ab` that the panel takes as `NAME=VALUE`, apart by spaces."""
+    """Return the request with options of `ab` typed in the panel as `NAME=VALUE`, separated by spaces."""
     typed = dict[str, object]()
     for word in words.split():
         option, _, value = word.removeprefix("--").partition("=")
@@ -89,22 +89,22 @@ def add_typed_options(request: ExperimentRequest, words: str) -> ExperimentReque
 
 
 def list_typed_options() -> list[str]:
-    """Return the options of `ab` that the panel takes, as they are typed."""
+    """Return the options of `ab` that can be typed in the panel."""
     return sorted(name.replace("_", "-") for name in _TYPED)
 
 
 def build_experiment(
     request: ExperimentRequest, varied: Varied | None = None, *, cluster: Cluster | None = None
 ) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the design of an experiment, and the recipe as each arm has it; `varied` replaces `request.vary`."""
+    """Return the design and the resolved recipe of each arm; `varied` replaces `request.vary`."""
     recipe = recipe_loader.find_recipe(request.launch.recipe)
-    probe = planner.probe_for(recipe)  # once: all arms are planned for the same GPUs
+    probe = planner.probe_for(recipe)  # once, so that all arms are planned for the same GPUs
 
     def plan(launch: LaunchRequest) -> PlannedLaunch:
         return planner.plan_launch(launch, probe, recipe=recipe, cluster=cluster if launch.peers else None)
 
     varied = varied or _choose_variation(request, plan)
-    # Over all hosts a launch may need the flags that its arms have.
+    # A launch over all hosts may need flags that only its arms set.
     alone = varied.arms["1"] if varied.key == variation.HOSTS else LaunchChanges()
     base = plan(request.launch.with_changes(alone)).plan
     boots = _choose_boots(request, varied)
@@ -121,7 +121,7 @@ def build_experiment(
         recipe=base.recipe,
         vary=varied.key,
         arms=arms,
-        # What one without speculation scores has to be there: it comes last.
+        # An arm without speculation scores the answers of the others, so it comes last.
         order=variation.order_boots(len(arms), boots + filling)[:: -1 if request.checks_output else 1],
         suite=suites.make_absolute(name),
         digest=suite.digest,
@@ -178,7 +178,7 @@ def _list_sent(design: Design, names: Sequence[str]) -> dict[str, object]:
 
 
 def format_options(command: Sequence[str], launch: LaunchRequest, options: Mapping[str, object]) -> str:
-    """Return a command line with a launch and options by the names of their fields; one that is None is left out."""
+    """Return a command line with a launch and options named by their fields; None values are omitted."""
     words = list[str]()
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
@@ -190,7 +190,7 @@ def format_options(command: Sequence[str], launch: LaunchRequest, options: Mappi
 
 
 def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
-    """Return `field`, `quick` where an arm's context is too short for it, or `contexts` for stock against ours."""
+    """Return `field`, `quick` for short contexts, or `contexts` for stock against ours."""
     lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
     if varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
@@ -198,9 +198,9 @@ def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str
 
 
 def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varied: Varied) -> float | None:
-    """Return the temperature asked for, else 0, or None (the model's own) where drafts are varied.
+    """Return the requested temperature, else 0, or None (the model's own) if the arms draft differently.
 
-    How a drafter does depends on the sampling. Stock and ours are asked whether they answer alike, which takes 0.
+    Acceptance depends on the sampling. Stock against ours uses 0, since their answers are compared.
     """
     temperature, changes = request.temperature, any(measures.changes_drafting(arms[0], arm) for arm in arms)
     if temperature is None and (varied.key == variation.STOCK_KEY or not changes):
@@ -235,12 +235,12 @@ def _plan_arms(
 
 
 def are_alike(a: Arm, b: Arm) -> bool:
-    """Whether two arms come to the same launch."""
+    """Whether two arms are the same launch."""
     return all(getattr(a.plan, name) == getattr(b.plan, name) for name in LAUNCH_IDENTITY_FIELDS)
 
 
 class DurationEstimate(NamedTuple):
-    """Seconds of all boots, None when unknown; not `whole` is without the answers, which take `answers` at most."""
+    """Seconds of all boots, None if unknown; without the answers (at most `answers`) unless `whole`."""
 
     seconds: float | None
     whole: bool
@@ -250,7 +250,7 @@ class DurationEstimate(NamedTuple):
 
 
 class BootEstimate(NamedTuple):
-    """Seconds that a boot of each arm takes, None where unknown, without the answers unless `whole`."""
+    """Seconds of a boot of each arm, None if unknown; unless `whole`, excluding the answers."""
 
     seconds: tuple[float | None, ...]
     whole: bool
@@ -258,7 +258,7 @@ class BootEstimate(NamedTuple):
 
 
 def estimate_duration(design: Design) -> DurationEstimate:
-    """Return how long the boots of `design` will take; unknown where one arm is unknown."""
+    """Return the estimated duration of all boots; unknown if one arm is unknown."""
     boots = estimate_boots(design)
     estimate = DurationEstimate(_add_boots(design, boots.seconds), boots.whole, boots.source)
     published = [_find_published_speed(arm) for arm in design.arms]
@@ -272,7 +272,7 @@ def estimate_duration(design: Design) -> DurationEstimate:
 
 
 def estimate_boots(design: Design) -> BootEstimate:
-    """Return how long a boot of each arm will take: by whole boots where all are known, else what starts tell."""
+    """Return the estimated seconds of a boot of each arm, from earlier boots or else earlier starts."""
     before = _find_earlier_boots(design)
     whole = tuple(statistics.median(took) if took else None for took in before)
     if _add_boots(design, whole):
@@ -297,7 +297,7 @@ def _find_published_speed(arm: Arm) -> tuple[float, str] | None:
 
 
 def _find_earlier_boots(design: Design) -> list[list[float]]:
-    """Return by arm the seconds that boots of the same plan took in experiments that sent the same."""
+    """Return by arm the seconds of boots of the same plan in experiments with the same requests."""
     taken: list[list[float]] = [[] for _ in design.arms]
     for other in store.list_experiments():
         if _workload(other) != _workload(design):

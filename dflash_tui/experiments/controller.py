@@ -1,4 +1,4 @@
-"""Starts, resumes and stops experiments, each of which is driven by a detached process."""
+"""Start, resume and stop experiments; each is driven by a detached process."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import Run
 
 _START_TIMEOUT = 60.0
-# A server has 15 s to stop; a busy machine takes longer for it.
+# A server has 15 s to stop, and a busy machine needs longer.
 _STOP_TIMEOUT = 180.0
 _INTERVAL = 0.05
-# By the experiments' ids.
+# With the ids of their experiments.
 _children: list[tuple[str, subprocess.Popen[bytes]]] = []
 
 
 def find_disturbing_servers(design: Design) -> list[Run]:
-    """Return the servers that take a GPU, or the CPU, of the experiment's; another experiment is a UsageError."""
+    """Return the servers on the experiment's GPUs or CPU; raise UsageError if another experiment runs."""
     for other in store.list_experiments():
         if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
             raise UsageError(
@@ -51,18 +51,18 @@ def find_disturbing_servers(design: Design) -> list[Run]:
 
 
 def build_disturbed_error(runs: Sequence[Run], hint: str) -> UsageError:
-    """Return the error that servers are in the way, with what to do about it."""
+    """Return the error that these servers disturb the measurement, with a hint."""
     return UsageError(f"{', '.join(run.id for run in runs)} would disturb the measurement", hint=hint)
 
 
 def start_experiment(design: Design) -> None:
-    """Make the folder of an experiment and launch its driver, detached."""
+    """Create the folder of an experiment and launch its driver, detached."""
     store.create_experiment(design)
     launch_driver(design)
 
 
 def launch_driver(design: Design) -> None:
-    """Launch a driver for an experiment that has none and is not over: it goes on after the last boot that is over."""
+    """Launch the driver of an unfinished experiment, which continues after the last boot that has ended."""
     folder = store.experiment_folder(design.id)
     _require_no_driver(folder, design)
     if store.read_progress(folder).finished:
@@ -83,7 +83,7 @@ def launch_driver(design: Design) -> None:
 
 
 def is_driven(design: Design) -> bool:
-    """Whether a driver runs an experiment, or one that this process has launched is about to."""
+    """Whether a driver runs the experiment, or this process has just launched one."""
     return bool(store.find_driver(store.experiment_folder(design.id))) or any(
         name == design.id and child.poll() is None for name, child in _children
     )
@@ -96,7 +96,7 @@ def _require_no_driver(folder: Path, design: Design) -> None:
 
 
 def extend_experiment(design: Design, boots: int) -> None:
-    """Add boots of each arm to an A/B that is over, and launch a driver for them; the A/B gets a new report."""
+    """Add boots of each arm to a finished A/B and launch its driver; the A/B gets a new report."""
     folder = store.experiment_folder(design.id)
     progress = store.read_progress(folder)
     if design.tuning:
@@ -108,7 +108,7 @@ def extend_experiment(design: Design, boots: int) -> None:
     if in_the_way := find_disturbing_servers(design):
         raise build_disturbed_error(in_the_way, "stop it first")
     arms, before = len(design.arms), progress.design.order
-    turns = len(before) // arms  # the mirrored order goes on where it ended
+    turns = len(before) // arms  # the mirrored order continues where it ended
     order = variation.order_boots(arms, turns + boots)[turns * arms :]
     store.append_event(folder, ExperimentExtended(time.time(), order))
     (folder / store.REPORT).unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def extend_experiment(design: Design, boots: int) -> None:
 
 
 def resume_experiment(design: Design) -> None:
-    """Launch a driver for an experiment that ended early; raise UsageError where something would disturb it."""
+    """Resume an experiment that ended early; raise UsageError if other servers would disturb it."""
     ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
     if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
         raise build_disturbed_error(in_the_way, "stop it first")
@@ -124,16 +124,16 @@ def resume_experiment(design: Design) -> None:
 
 
 def stop_driver(design: Design) -> bool:
-    """Ask the driver of an experiment to end with its server, and wait until it has; return whether there was one."""
+    """Ask the driver to stop its server and exit, and wait for it; return whether there was a driver."""
     folder = store.experiment_folder(design.id)
     driver = store.find_driver(folder)
     if driver is None:
         return False
-    with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself meanwhile
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have exited meanwhile
         process = psutil.Process(driver.pid)
         if processes.read_process_identity(driver.pid) == driver.born:
             processes.send_signal(process, signal.SIGTERM)
-            processes.send_signal(process, signal.SIGCONT)  # one that was suspended takes nothing else
+            processes.send_signal(process, signal.SIGCONT)  # a suspended process handles no other signal
     deadline = time.monotonic() + _STOP_TIMEOUT
     while store.find_driver(folder):
         if time.monotonic() > deadline:
@@ -144,23 +144,23 @@ def stop_driver(design: Design) -> bool:
 
 
 class StopQuestion(NamedTuple):
-    """Whether servers that would disturb the measurement may be stopped once all is prepared."""
+    """Whether servers that would disturb the measurement may be stopped once everything is prepared."""
 
     runs: Sequence[Run]
 
 
 class BeginQuestion(NamedTuple):
-    """Whether to begin what was checked."""
+    """Whether to begin, after the checks."""
 
 
 class CheckingArms(NamedTuple):
-    """The questions before the checks are answered: every arm is being checked."""
+    """Every arm is being checked, after the first questions were answered."""
 
     in_the_way: Sequence[Run]
 
 
 class ServerStopping(NamedTuple):
-    """A server that is in the way is being stopped, or `is_over` and has stopped."""
+    """A server that would disturb the measurement is being stopped, or has stopped if `is_over`."""
 
     run: Run
     is_over: bool = False
@@ -171,19 +171,20 @@ ExperimentStep = CheckingArms | Preparing | ServerStopping
 
 
 class ExperimentFront(Protocol):
-    """Who begins an experiment: it asks the user and shows what happens."""
+    """The user interface that begins an experiment: it asks the user and shows progress."""
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
-        """Return the answer to a question; an error says why it cannot be asked."""
+        """Return the user's answer; raise an error if the user cannot be asked."""
 
     def show(self, event: ExperimentStep) -> None:
-        """Show what happens."""
+        """Show an event."""
 
 
 async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRecipe], front: ExperimentFront) -> bool:
-    """Begin an experiment in a process of its own; return whether it began, which a no to a question prevents.
+    """Begin an experiment in a process of its own; return False if the user declines.
 
-    A failure leaves running servers alone. An arm that would not start is a PreflightFailed.
+    Running servers are stopped only after all checks and preparations succeed. Raise PreflightFailed if an arm would
+    not start.
     """
     if not await front.confirm(TrustQuestion(resolved_recipes[0].recipe, [arm.plan for arm in design.arms])):
         return False
@@ -214,7 +215,7 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
 
     def show_once(event: Preparing) -> None:
         step = event.host, event.step, event.text, event.fraction
-        if step not in shown:  # arms have an engine in common
+        if step not in shown:  # arms share an engine
             shown.add(step)
             front.show(event)
 

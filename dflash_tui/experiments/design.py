@@ -1,9 +1,8 @@
-"""The values of an experiment: one recipe in several arms, and what each boot of an arm measured.
+"""The types of an experiment: its design with several arms of one recipe, and what each boot measured.
 
-The folder of an experiment holds `experiment.json` (the `Design`), `events.jsonl` (what happened, one `Happened` per
-line), `answers.jsonl` where answers are kept (one `KeptAnswer` per line) and, at the end, `report.json`. The boot is
-the unit of measurement, not the request: what differs from one launch of the same server to the next is no effect of
-an arm.
+The folder of an experiment holds `experiment.json` (the `Design`), `events.jsonl` (one `Happened` per line),
+`answers.jsonl` if answers are kept (one `KeptAnswer` per line) and, at the end, `report.json`. The unit of measurement
+is the boot, not the request: launches of the same server differ, and that is no effect of the arm.
 """
 
 from __future__ import annotations
@@ -30,43 +29,43 @@ class Arm(msgspec.Struct, frozen=True):
 
     name: str
     request: LaunchRequest
-    """It names the port, so that all arms have the same."""
+    """The launch request, with a port so that all arms use the same one."""
     plan: Plan
 
 
 class Tuning(msgspec.Struct, frozen=True):
-    """What makes an experiment a tune: its arms and boots grow by rounds, as long as the budget lasts."""
+    """The settings of a tune, whose arms and boots grow by rounds until the budget is spent."""
 
     budget: Amount
-    """Seconds that all boots together may take."""
+    """The seconds that all boots together may take."""
     axes: tuple[str, ...]
-    """What is varied, one after the other, each as `KEY=VALUE,VALUE`."""
+    """The axes, varied one after the other, each as `KEY=VALUE,VALUE`."""
     save_as: str
     left_out: dict[str, str] = {}
 
 
 class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What every boot does, as `ab` takes it by options of the same names, and as the design keeps it."""
+    """The options of every boot, named as those of `ab`, and kept in the design."""
 
     rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
-    """How often a boot answers each prompt for each number of streams (more where few would not keep them busy)."""
+    """Answers per prompt and number of streams in a boot (more if needed to keep the streams busy)."""
     seed: Annotated[int, Meta(ge=0, le=MOST_SEED)] = 0
-    """What the order of the prompts is shuffled by; sent with each request, too."""
+    """The seed of the prompt order; also sent with each request."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     concurrency: Annotated[tuple[_Count, ...], Meta(min_length=1)] = (1,)
-    """The numbers of requests under way at a time, one after the other."""
+    """The numbers of concurrent requests, measured one after the other."""
     own_cache: bool = True
-    """Whether each arm has a compile cache of its own, empty at its first boot."""
+    """Whether each arm has its own compile cache, empty at its first boot."""
     checks_output: bool = False
-    """Whether all that is asked is if the arms answer alike; the server names the tokens of its answers then."""
+    """Whether only the answers are compared; the server then returns token ids."""
     measures_start: bool = False
-    """Whether the seconds until a server is ready are judged: nothing is sent but what makes it ready."""
+    """Whether the time to ready is judged; only warm-up requests are sent."""
     cold: bool = False
-    """Whether the caches of its arm are emptied before every boot, not only before the first."""
+    """Whether the caches of an arm are emptied before every boot, not only before the first."""
 
 
 class Design(BootOptions, frozen=True):
-    """What an experiment is going to do; nothing of it changes once it has begun, but a tune adds rounds."""
+    """The design of an experiment; only rounds of a tune and extensions change it."""
 
     id: str
     made_at: float
@@ -75,39 +74,39 @@ class Design(BootOptions, frozen=True):
     vary: str
     """The key of what is varied, such as `mode` or `env.NAME`."""
     arms: tuple[Arm, ...]
-    """Each is compared with the first."""
+    """The arms; each is compared with the first."""
     order: tuple[int, ...]
-    """The arm of each boot, as they are launched."""
+    """The arm of each boot, in launch order."""
     suite: str
-    """The suite of prompts, by name or path; empty where two runs are set side by side."""
+    """The suite of prompts, by name or path; empty if two runs are compared."""
     digest: str
     """The SHA-256 of the suite."""
     scale: Scale = 1.0
-    """How many times their usual length the answers have."""
+    """The factor on the usual length of the answers."""
     temperature: Temperature | None = 0.0
-    """None is the model's own."""
+    """The sampling temperature; None is the model's own."""
     synthetic: str = ""
-    """Why the figures say nothing about a real model, or empty."""
+    """Why the figures say nothing about a real model; empty if they are real."""
     command: str = ""
     levels: bool = False
-    """Whether the prompts are levels of one thing, such as the length of context, and no sample of what is asked."""
+    """Whether the prompts are levels of one factor, such as context length, and not a sample."""
     repeats: bool = False
-    """Whether a prefix cache answers, as the same texts are sent again."""
+    """Whether the same texts are sent again, so that the prefix cache is used."""
     keep_answers: bool = False
     fixed: bool = True
-    """Whether answers go on past the model's own end (`ignore_eos`)."""
+    """Whether answers continue past the model's own end (`ignore_eos`)."""
     tuning: Tuning | None = None
     looks: _Count = 1
-    """How often its boots are judged: once, and once more for each time that boots were added after a report."""
+    """How often its boots are judged: once, plus once per extension."""
 
     @property
     def command_word(self) -> str:
-        """The command that begins and continues it."""
+        """The command that begins and resumes it."""
         return "tune" if self.tuning else "ab"
 
     @property
     def attempts(self) -> int:
-        """How often a boot that fails is tried: a tune drops its candidate at once, and spends its budget on others."""
+        """The attempts per boot; a tune drops a candidate at its first failure to save its budget."""
         return 1 if self.tuning else 2
 
     @property
@@ -117,7 +116,7 @@ class Design(BootOptions, frozen=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The machine at one moment of a boot; None or empty where it cannot be read."""
+    """The state of the machine at one moment of a boot; None or empty if it cannot be read."""
 
     at: float
     power: str = ""
@@ -125,20 +124,20 @@ class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
     clock_mhz: Whole | None = None
     temperature_c: int | None = None
     power_w: Amount | None = None
-    """What all `cards` draw together."""
+    """The power draw of all `cards` together."""
     power_limit_w: Amount | None = None
     """The sum of the power limits of all `cards`."""
     cards: Whole = 1
     throttle: tuple[str, ...] | None = None
     foreign: tuple[str, ...] | None = None
-    """Processes of others on the GPUs, by name and pid, and servers of ours beside this one."""
+    """Other processes on the GPUs, by name and pid, and our servers other than this one."""
     available: Whole | None = None
     load: Amount | None = None
     hosts: dict[str, Conditions] = {}
 
 
 class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Another host of a boot, and what the rank there was launched with."""
+    """Another host of a boot, and the launch of the rank there."""
 
     host: str
     name: str = ""
@@ -147,12 +146,12 @@ class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str = ""
     interface: str = ""
     devices: tuple[str, ...] = ()
-    """Its RoCE devices; none where the link is sockets only."""
+    """Its RoCE devices; empty if the link uses sockets only."""
     network: str = ""
-    """What NCCL said there that it talks over, `IB` (RoCE, too) or `Socket`; empty where it did not say."""
+    """The transport that NCCL logged there: `IB` (also for RoCE) or `Socket`; empty if it logged none."""
     hardware: str = ""
     vllm: str = ""
-    """Distribution and release of vLLM there, and its Python."""
+    """The distribution and release of vLLM there, and its Python."""
     patches: str = ""
     """The patches there, and a digest of their texts."""
     argv: tuple[str, ...] = ()
@@ -160,41 +159,41 @@ class HostFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a server without speculation says of an answer that one with speculation gave, and of its own rounding."""
+    """The check of an answer with speculation by a server without it, and that server's rounding."""
 
     kind: str
     streams: Whole
     round: Whole
     tokens: Whole = 0
-    """How many of the answer were scored."""
+    """The number of scored tokens of the answer."""
     parted: Whole | None = None
-    """The first token that is not that of the answer without speculation, from 1; None where all are."""
+    """The first token, from 1, that differs from the answer without speculation; None if none does."""
     ends_early: bool = False
     """Whether one of the two answers is the beginning of the other."""
     gap: Amount = 0.0
-    """The largest gap of a token: its log-probability below that of the likeliest token at its position."""
+    """The largest gap: the log-probability of a token below that of the likeliest token at its position."""
     place: Whole = 0
-    """The token of the largest gap, from 1."""
+    """The token with the largest gap, from 1."""
     rounding: Amount = 0.0
-    """By how much the lead of a token over its runner-up moves at most, decoded against read at once."""
+    """The largest shift of a token's lead over its runner-up between decoding and prefill."""
     positions: Whole = 0
-    """At how many tokens that was measured."""
+    """The number of tokens at which the rounding was measured."""
     error: str = ""
 
 
 class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One launch of an arm and all it measured. Seconds count from the launch."""
+    """One launch of an arm and its measurements. Seconds count from the launch."""
 
     number: int
     arm: int
     run: str
-    """Empty when none was launched."""
+    """The id of the run; empty if none was launched."""
     attempt: int = 1
     began: Annotated[float, Meta(ge=0, lt=YEAR_2100)] = 0.0
     prepared: Amount | None = None
-    """Seconds that checks, patches and models took before the launch."""
+    """Seconds of checks, patches and models before the launch."""
     cache: str = ""
-    """What the start found in the compile cache: `cold`, `cached` and the like (see `Startup.cache`), or empty."""
+    """The state of the compile cache at the start (see `Startup.cache`), or empty."""
     up: Amount | None = None
     """Seconds until the server listened."""
     ready: Amount | None = None
@@ -205,14 +204,14 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     cold_request: RequestDone | None = None
     requests: tuple[RequestDone, ...] = ()
     windows: tuple[MeasuredWindow, ...] = ()
-    """For each number of streams; none in boots of earlier releases."""
+    """One window per number of streams; empty in boots of earlier releases."""
     generated: Amount | None = None
-    """By how many tokens the server's counter grew while they ran."""
+    """The increase of the server's counter of generated tokens during the measured requests."""
     preemptions: Amount = 0.0
     prefix_queries: Amount = 0.0
     prefix_hits: Amount = 0.0
     others: Amount | None = None
-    """How many processors were kept busy meanwhile by what is neither the server nor the driver."""
+    """The CPU cores kept busy meanwhile by processes other than the server and the driver process."""
     before: Conditions | None = None
     after: Conditions | None = None
     engine: str = ""
@@ -221,21 +220,21 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     argv: tuple[str, ...] = ()
     env: dict[str, str] = {}
     sampler: str = ""
-    """What sampled the tokens of its answers; empty where it was not recorded."""
+    """The sampler of its answers; empty if not recorded."""
     inherited: dict[str, str] | None = None
-    """The variables of the environment that vLLM reads, besides these; None where they were not recorded."""
+    """Other environment variables that vLLM reads; None if not recorded."""
     patches: dict[str, str] = {}
-    """By name the SHA-256 of the files that the patch made."""
+    """The SHA-256 of the patched files, by name of the patch."""
     versions: dict[str, str] = {}
     inspected: Amount = 0.0
-    """Seconds of preparing it that went into inspecting its models, which a server else does itself."""
+    """Seconds spent before the launch on inspecting models, otherwise part of the start."""
     start: str = ""
-    """Of a boot whose start is judged `measured`, of one that only fills the caches for it `filling`, else empty."""
+    """`measured` if the start is judged, `filling` if it only fills the caches for one, else empty."""
     hosts: tuple[HostFacts, ...] = ()
     checks: tuple[AnswerCheck, ...] = ()
-    """Of a boot without speculation, what it says of the answers with speculation; empty where that is not asked."""
+    """Checks of the answers with speculation, by a boot without it; empty unless answers are verified."""
     doubt: str = ""
-    """What its first answer says against its weights: it differs from an earlier one, or is noise; else empty."""
+    """Why its first answer casts doubt on the weights (unlike an earlier one, or noise); else empty."""
     error: str = ""
 
 
@@ -248,7 +247,7 @@ class KeptAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     round: Whole
     answer: Answer
     arrivals: tuple[ArrivalMark, ...] = ()
-    """When its tokens came; none where the server did not count, and in experiments of earlier releases."""
+    """The arrival times of its tokens; empty if the server did not count them, and in earlier releases."""
 
 
 class BootBegan(Event, frozen=True, tag="boot began"):
@@ -275,37 +274,37 @@ class BootEnded(Event, frozen=True, tag="boot ended"):
 
 
 class RoundBegan(Event, frozen=True, tag="round began"):
-    """A tune goes on with another round: these arms join the field, and these boots are added to the order."""
+    """A tune continues with another round: new arms join the field, and boots are added to the order."""
 
     key: str
-    """What is varied in it, such as `mode`; `CONFIRM` in the last ones."""
+    """The key of its axis, such as `mode`; `CONFIRM` in the last rounds."""
     field: tuple[int, ...]
-    """The arms that compete; the first is the best of the round before."""
+    """The competing arms; the first is the best of the round before."""
     order: tuple[int, ...] = ()
     arms: tuple[Arm, ...] = ()
     left_out: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 PUBLISHED = "published"
-"""The name of the arm that a tune begins with, and the key of a round that boots it once more."""
+"""The name of a tune's first arm, and the key of a round that boots it again."""
 CONFIRM = "confirm"
 """The key of a tune's last rounds."""
 
 
 class ExperimentExtended(Event, frozen=True, tag="extended"):
-    """An A/B that was over goes on: these boots are added to the order."""
+    """A finished A/B continues: boots are added to the order."""
 
     order: tuple[int, ...]
 
 
 class ExperimentHalted(Event, frozen=True, tag="halted"):
-    """The driver ended before the experiment did, for the reason in `why`; it can be resumed."""
+    """The driver process ended early, for the reason in `why`; the experiment can be resumed."""
 
     why: str
 
 
 class ExperimentFinished(Event, frozen=True, tag="finished"):
-    """All boots are over and the report is written."""
+    """All boots have ended and the report is written."""
 
 
 Happened = (

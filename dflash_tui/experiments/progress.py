@@ -32,34 +32,34 @@ class CurrentBoot(msgspec.Struct, frozen=True):
     run: str
     began: float
     stage: str = "starting"
-    """Of which stage the latest answer was: `starting` before the first one, then `cold`, `warm-up` or `round`."""
+    """The stage of the latest answer: `starting` before the first, then `cold`, `warm-up` or `round`."""
     requests: int = 0
-    """How many requests that count were answered."""
+    """The number of measured requests answered so far."""
     last: RequestMeasured | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far an experiment is."""
+    """The progress of an experiment."""
 
     design: Design
     boots: tuple[Boot, ...] = ()
-    """The boots that are over, in order: each by the attempt that counts, with an `error` when all attempts failed."""
+    """The last attempts of the boots that have ended, in order; `error` is set if all failed."""
     tries: tuple[Boot, ...] = ()
-    """The failed attempts that were followed by another one."""
+    """The failed attempts that were repeated."""
     current: CurrentBoot | None = None
-    """The boot that runs; None between two boots, while a server is stopped or the next one is prepared."""
+    """The running boot; None between two boots."""
     due: int = 0
-    """How many requests that count each boot sends; 0 when unknown."""
+    """The number of measured requests per boot; 0 if unknown."""
     halted: str = ""
     finished: bool = False
     driven: bool = False
     left: float | None = None
-    """Seconds until the end; None while nothing shows how long a boot takes. Of a tune those of its budget."""
+    """Seconds until the end, or until the end of a tune's budget; None if unknown."""
     rounds: tuple[RoundBegan, ...] = ()
 
     @property
     def status(self) -> str:
-        """Return `running`, `finished`, `halted`, or `interrupted` when the driver exited without recording why."""
+        """Return `running`, `finished`, `halted`, or `interrupted` (the driver recorded no reason)."""
         if self.finished:
             return "finished"
         if self.driven:
@@ -68,7 +68,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def next(self) -> tuple[int, int] | None:
-        """The number of the boot that is due and which attempt it will be; None when all are over."""
+        """The number and attempt of the next boot; None if all have ended."""
         over = {boot.number for boot in self.boots}
         number = next((number for number in range(len(self.design.order)) if number not in over), None)
         return None if number is None else (number, 1 + sum(boot.number == number for boot in self.tries))
@@ -80,7 +80,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def without(self) -> tuple[str, ...]:
-        """The arms of which no boot came up, once the experiment is over."""
+        """The arms of a finished experiment of which every boot failed."""
         good = {boot.arm for boot in self.boots if not boot.error}
         return tuple(arm.name for place, arm in enumerate(self.design.arms) if self.finished and place not in good)
 
@@ -88,7 +88,7 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return what the events add up to; `due` is how many requests that count each boot sends, 0 where unknown."""
+    """Return the progress after `events`; `due` is the measured requests per boot, 0 if unknown."""
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
     current: CurrentBoot | None = None
@@ -132,7 +132,7 @@ def fold_progress(
 
 
 def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
-    """Yield the events with the requests of each boot in its end, as they are stored once, where they were measured."""
+    """Yield the events, with each boot's separately stored requests put into its end event."""
     requests: list[RequestDone] = []
     cold: RequestDone | None = None
     for event in events:
@@ -150,7 +150,7 @@ def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
 
 
 def extend_design(design: Design, event: Happened) -> Design:
-    """Return a design with the arms and boots that an event adds to it: a round of a tune does, and an extension."""
+    """Return the design with the arms and boots that an event adds: a round of a tune, or an extension."""
     if isinstance(event, ExperimentExtended):
         return replace(design, order=(*design.order, *event.order), looks=design.looks + 1)
     if isinstance(event, RoundBegan):
@@ -161,9 +161,9 @@ def extend_design(design: Design, event: Happened) -> Design:
 def estimate_left(
     progress: Progress, now: float, before: Sequence[float | None] = (), *, whole: bool = True
 ) -> float | None:
-    """Return the seconds of the remaining boots; None where nothing shows how long they take.
+    """Return the seconds of the remaining boots, or None if unknown.
 
-    `before` has by arm what a boot took in earlier experiments, or a part of one where not `whole`.
+    `before` is what a boot of each arm took in earlier experiments; only part of one unless `whole`.
     """
     took = [(boot.arm, boot.took) for boot in progress.boots if boot.took is not None and not boot.error]
     if progress.finished:

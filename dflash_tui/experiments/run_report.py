@@ -1,4 +1,4 @@
-"""The report of one run: what was launched, how it started and what was measured on it."""
+"""The report of one run: its launch, start and measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.metrics import Rates
 
-VARY = "run"  # what is varied when nothing was meant to be
+VARY = "run"  # the key if nothing is varied on purpose
 _MEASURED_ALIKE = {
     "digest": "the prompts differ",
     "seed": "the seed differs",
@@ -34,7 +34,7 @@ _MEASURED_ALIKE = {
 }
 _PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
           "unpatched_folder": "engine", "hardware": "hardware"}  # fmt: skip
-# What is recorded of a boot of an experiment and not of a run.
+# Recorded for a boot of an experiment but not for a run.
 _UNRECORDED = (
     "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "
     "environment that it was launched from, what the patches made, the power supply, other load on the machine"
@@ -42,11 +42,11 @@ _UNRECORDED = (
 
 
 class RunReport(msgspec.Struct, frozen=True):
-    """What is known of one run; seconds are since the launch.
+    """The report of one run; seconds count from the launch.
 
-    `up` is when the log said that it serves, `ready` its first answer. `facts` is what the server said that it uses.
-    `rates` are of all its traffic, `requests` those that were measured, `conditions` of its GPUs meanwhile. `plan` has
-    no secrets.
+    `up` is when the log said that the server listens, `ready` its first answer. `facts` are from the server's log,
+    `rates` cover all its traffic, `requests` are the measured ones, `conditions` are those of its GPUs meanwhile.
+    `plan` has no secrets.
     """
 
     run: str
@@ -73,7 +73,7 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
     for event in recording.events():
         state.apply(event)
         if isinstance(event, RequestDone) and event.kind not in OURS:
-            requests.append(event)  # the state keeps the last ones only
+            requests.append(event)  # the state keeps only the last ones
     now, began = recording.last_event_time(), recording.started_at
     report = RunReport(
         run=recording.id,
@@ -104,13 +104,13 @@ def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions 
 
 
 def redact_plan(plan: Plan) -> Plan:
-    """Return a plan without secrets in its environment, its command and its request."""
+    """Return a plan without secrets in its environment, command and request."""
     request = plan.request.without_secrets() if plan.request else None
     return replace(plan, env=redact_variables(plan.env), argv=redact_argv(plan.argv), request=request)
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One side: its name, the arm's plan, its boots, and the design that it was measured by, if there was one."""
+    """One side of a comparison: its name, plan and boots, and the design of its experiment, if any."""
 
     name: str
     plan: Plan
@@ -119,7 +119,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 def sides_of_report(report: ExperimentReport) -> dict[str, Side]:
-    """Return the arms of an experiment as sides, by their names."""
+    """Return the arms of an experiment as sides, by name."""
     design = report.design
     return {
         arm.name: Side(f"{design.id} {arm.name}", arm.plan, tuple(b for b in report.boots if b.arm == place), design)
@@ -128,7 +128,7 @@ def sides_of_report(report: ExperimentReport) -> dict[str, Side]:
 
 
 def side_of_run(report: RunReport) -> Side:
-    """Return a run as a side of one boot; of its patches only the names are known, of its counters all its time's."""
+    """Return a run as a side of one boot; its counters cover the whole run."""
     rates = report.rates
     hit = rates.prefix_hit if rates else None
     boot = Boot(
@@ -136,16 +136,16 @@ def side_of_run(report: RunReport) -> Side:
         phases=report.phases, requests=report.requests, engine=report.engine, argv=report.plan.argv,
         env=report.plan.env, patches=dict.fromkeys(report.patches, ""),
         preemptions=(rates.preemptions or 0.0) if rates else 0.0, after=report.conditions,
-        prefix_queries=0.0 if hit is None else 1.0, prefix_hits=hit or 0.0,  # a share is all that is known
+        prefix_queries=0.0 if hit is None else 1.0, prefix_hits=hit or 0.0,  # only the share is known
     )  # fmt: skip
     return Side(report.run, report.plan, (boot,))
 
 
 def judge_sides(ours: Side, theirs: Side) -> ExperimentReport:
-    """Return the report of setting `theirs` against `ours`: judged as an experiment's arms are, and refused alike."""
+    """Return the report of `theirs` against `ours`, judged like the arms of an experiment."""
     varied = compare_plans(ours.plan, theirs.plan)
     meant = len(varied) == 1
-    # With one plan for both, whatever else the other side was launched with is found and refuses.
+    # With the same plan for both, every other difference in the launch of the other side refuses a verdict.
     plans = (ours.plan, theirs.plan if meant else ours.plan)
     names, vary = _name_sides(ours, theirs, varied)
     arms = tuple(Arm(name, plan.relaunch_request, plan) for name, plan in zip(names, plans, strict=True))
@@ -209,9 +209,9 @@ def _find_differences(ours: Side, theirs: Side, varied: list[str]) -> Iterator[C
 
 
 def compare_plans(ours: Plan, theirs: Plan) -> list[str]:
-    """Return what two plans differ in, each thing once, by its name."""
+    """Return the differences of two plans by name, each listed once."""
     differing = [label for name, label in _PARTS.items() if getattr(ours, name) != getattr(theirs, name)]
-    # What these flags and variables say has a name already.
+    # These flags and variables follow from a field that is listed already.
     follow = {"--enforce-eager": "mode", "--speculative-config": "n"}
     follow |= {"VLLM_ENABLE_STARTUP_PLAN": "mode", "VLLM_CACHE_ROOT": "engine"}
     if Mode.GRAPHS in {ours.mode, theirs.mode}:

@@ -1,4 +1,4 @@
-"""Runs the boots of an experiment in order, records each, and resumes after the last one that is over."""
+"""Run the boots of an experiment in order, record each, and resume after the last one that has ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
-# With less than this nothing can be measured: a log, some samples.
+# With less free disk than this nothing can be recorded: log and samples.
 _MIN_FREE_DISK = 64 << 20
 _KILL_TIMEOUT = 10.0
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -42,8 +42,8 @@ async def run_experiment(
 ) -> None:
     """Run the remaining boots of a design and write the report.
 
-    Servers that an earlier driver left are stopped first, and its interrupted boot is repeated. Cancelling stops the
-    server. An error, such as a full disk, is recorded, and a resume goes on from there.
+    Servers left by an earlier driver are stopped first, and its interrupted boot is repeated. Cancelling stops the
+    server. Errors, such as a full disk, are recorded, and the experiment can be resumed.
     """
     folder = store.experiment_folder(design.id)
     with store.hold_driver_lock(design):
@@ -51,7 +51,7 @@ async def run_experiment(
         try:
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
-            # Between its boots as well: no other launch may take what the next boot needs.
+            # Also between boots, so that no other launch takes the port or GPUs of the next boot.
             with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design
@@ -108,7 +108,7 @@ def find_leftover_servers(design: Design) -> list[Run]:
 
 
 async def stop_leftover_servers(design: Design) -> None:
-    """End what servers a driver that was killed has left, those included that it had not written down yet."""
+    """Stop the servers left by a killed driver, including those it had not recorded yet."""
     for run in await asyncio.to_thread(find_leftover_servers, design):
         boot.write_driver_log(f"stopping {run.id}, which an earlier driver left running")
         for rank in await boot_server.stop_on_all_hosts(run):
@@ -121,12 +121,12 @@ async def stop_leftover_servers(design: Design) -> None:
         boot.write_driver_log(f"killing pid {process.pid}, which an earlier driver left running")
         processes.send_signal(process, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_TIMEOUT
-    while any(map(processes.is_running, unrecorded)) and time.monotonic() < deadline:  # their port is free afterwards
+    while any(map(processes.is_running, unrecorded)) and time.monotonic() < deadline:  # then their port is free
         await asyncio.sleep(0.05)
 
 
 async def remove_far_caches(design: Design) -> list[str]:
-    """Remove what the arms compiled on other hosts; return where that is left, and why, as texts."""
+    """Remove the arms' compile caches on other hosts; return hosts where this failed, with reasons."""
     peers = [host for arm in design.arms for host in arm.request.peers]
     return await cluster_launch.remove_caches(peers, design.id) if design.own_cache else []
 

@@ -1,4 +1,4 @@
-"""The folders of experiments (see `design`): made, listed, found, and read into how far each has come."""
+"""The folders of experiments (see `design`): create, list, find and read them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from dflash_tui.planning.plan import decode_record, upgrade_label, upgrade_optio
 
 _DESIGN, EVENTS, _DRIVER, LOG, REPORT = "experiment.json", "events.jsonl", "driver.json", "driver.log", "report.json"
 _ANSWERS = "answers.jsonl"
-# Of all answers of an experiment; 80 answers of 2,048 tokens are about 1 MB.
+# For all answers of an experiment; 80 answers of 2,048 tokens take about 1 MB.
 MOST_ANSWERS = 64 << 20
-# A boot of an earlier release is one event with all its requests, some 500 bytes each.
+# In earlier releases a boot is one event with all its requests, about 500 bytes each.
 LONGEST_EVENT = 64 << 20
 _LARGEST_FILE = 256 << 20
 _PIECE = 1 << 20
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """The process that drives an experiment: pid and identity name it for good."""
+    """The driver process of an experiment; pid and identity together are unique."""
 
     pid: int
     born: str
@@ -59,7 +59,7 @@ def experiment_folder(identity: str) -> Path:
 
 
 def load_experiment_suite(design: Design) -> Suite:
-    """Return the prompts of an experiment; raise UsageError where they are not those that it was begun with."""
+    """Return the prompts of an experiment; raise UsageError if its suite has changed or is missing."""
     suite = suites.load_suite(design.suite)
     if suite.digest != design.digest:
         raise UsageError(f"the suite {suite.name} has changed since {design.id} began", hint="begin a new A/B")
@@ -67,7 +67,7 @@ def load_experiment_suite(design: Design) -> Suite:
 
 
 def count_measured_requests(design: Design) -> int:
-    """Return how many measured requests a boot sends; 0 when the suite is gone."""
+    """Return the number of measured requests per boot; 0 if the suite is missing or has changed."""
     if design.measures_start:
         return 0
     return _count_requests(design.suite, design.digest, design.rounds, design.concurrency)
@@ -84,7 +84,7 @@ def _count_requests(name: str, digest: str, rounds: int, concurrency: tuple[int,
 
 
 def create_experiment(design: Design) -> Path:
-    """Write the design into a folder of its own, which must not be there yet, and return that."""
+    """Create the folder of an experiment, which must not exist, write the design into it, and return it."""
     folder = experiment_folder(design.id)
     try:
         private_files.make_private_folder(folder)
@@ -98,14 +98,14 @@ def create_experiment(design: Design) -> Path:
 
 
 def make_experiment_id(recipe: str, now: float) -> str:
-    """Return a name that no experiment has: the time and the recipe."""
+    """Return an unused id made of the time and the recipe."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{recipe}"
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 100)))
     return next(name for name in names if not experiment_folder(name).exists())
 
 
 def write_json(path: Path, value: msgspec.Struct) -> None:
-    """Write a value as JSON; a reader finds the old file or the new one whole."""
+    """Write a value as JSON, atomically."""
     private_files.replace_private_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
@@ -115,18 +115,18 @@ def _load_design(path: Path) -> Design:
     except (OSError, msgspec.MsgspecError) as error:
         why = str(error.strerror if isinstance(error, OSError) else error)
         raise UsageError(f"its {_DESIGN} cannot be read: {why}") from None
-    if design.id != path.parent.name:  # by its id it is written to, and removed
+    if design.id != path.parent.name:  # the id decides which folder is written and removed
         raise UsageError(f"its {_DESIGN} is another experiment's")
     return design
 
 
 def decode_report(data: bytes) -> ExperimentReport:
-    """Return the report that `report.json`, or a file of another user, holds; else a MsgspecError."""
+    """Return the report in `report.json` or in another user's file; raise MsgspecError if it is invalid."""
     return decode_record(data, _reports, _upgrade_report)
 
 
 def _upgrade_design(fields: Any) -> Any:
-    """Return the fields of a design; in earlier releases an arm had options instead of a request."""
+    """Return the fields of a design; in earlier releases arms had options instead of a request."""
     if not isinstance(fields, dict) or not isinstance(fields.get("arms"), list):
         return fields
     label = fields.get("synthetic")
@@ -146,12 +146,12 @@ def _upgrade_report(fields: Any) -> Any:
 
 
 def list_experiments() -> list[Design]:
-    """Return the designs of all experiments, oldest first; `list_broken_experiments` has those that cannot be read."""
+    """Return the readable designs of all experiments, oldest first."""
     return sorted(_load_designs()[0].values(), key=lambda design: design.made_at)
 
 
 def list_broken_experiments() -> dict[str, str]:
-    """Return the experiments whose design cannot be used, and why."""
+    """Return the experiments whose design cannot be read, each with the reason."""
     return _load_designs()[1]
 
 
@@ -160,7 +160,7 @@ def _load_designs() -> tuple[dict[str, Design], dict[str, str]]:
 
 
 def find_experiment(name: str | None = None) -> Design:
-    """Return the experiment that `name` means: an id, the start of one, or a recipe's newest; without it the newest."""
+    """Return the experiment with this id, recipe or id prefix; by default a running one, else the newest."""
     designs = list_experiments()
     if name is not None and (why := list_broken_experiments().get(name)):
         raise UsageError(f"ignoring {experiment_folder(name)}: {why}")
@@ -183,7 +183,7 @@ def find_experiment(name: str | None = None) -> Design:
 
 @contextmanager
 def hold_driver_lock(design: Design) -> Iterator[None]:
-    """Drive an experiment alone until this process ends; raise UsageError where another one does."""
+    """Hold the lock of an experiment's driver; raise UsageError if another process holds it."""
     with open(experiment_folder(design.id) / "driver.lock", "wb", opener=private_files.open_private) as lock:
         if not try_lock(lock.fileno()):
             raise UsageError(f"{design.id} is already running", hint=f"dflash-tui ab attach {design.id}")
@@ -191,7 +191,7 @@ def hold_driver_lock(design: Design) -> Iterator[None]:
 
 
 def find_driver(folder: Path) -> Driver | None:
-    """Return the process that drives the experiment in `folder` now, or None."""
+    """Return the process that currently drives the experiment in `folder`, or None."""
     try:
         driver = untrusted_json.decode_json(private_files.read_file(folder / _DRIVER, 1 << 16), _drivers)
     except (OSError, msgspec.MsgspecError):
@@ -200,17 +200,17 @@ def find_driver(folder: Path) -> Driver | None:
 
 
 def record_driver(folder: Path) -> None:
-    """Say that this process drives the experiment in `folder`."""
+    """Record this process as the driver of the experiment in `folder`."""
     write_json(folder / _DRIVER, Driver(os.getpid(), processes.read_process_identity(os.getpid())))
 
 
 def append_event(folder: Path, event: Event) -> None:
-    """Add an event; a line that was half written stays, and is skipped by readers."""
+    """Append an event; readers skip a half-written line before it."""
     private_files.append_line(folder / EVENTS, encode(event), durable=True)
 
 
 def read_events(folder: Path) -> list[Happened]:
-    """Return what has happened; lines that are none, as a half-written last one, are left out."""
+    """Return the recorded events; invalid lines, such as a half-written last one, are skipped."""
     lines, events = LineBuffer(LONGEST_EVENT), list[Happened]()
     for piece in read_event_pieces(folder, 0):
         events += [event for line in lines.feed(piece) if line and (event := decode_event(line))]
@@ -219,7 +219,7 @@ def read_events(folder: Path) -> list[Happened]:
 
 
 def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
-    """Yield what the file of events holds from a place on, but nothing after 256 MiB, which no experiment writes."""
+    """Yield the events file from offset `begin`, up to 256 MiB, more than any experiment writes."""
     try:
         with (folder / EVENTS).open("rb") as file:
             file.seek(begin)
@@ -230,7 +230,7 @@ def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
 
 
 def decode_event(line: bytes) -> Happened | None:
-    """Return the event of one line, or None when it is none."""
+    """Return the event of one line, or None if it is invalid."""
     try:
         return untrusted_json.decode_json(line, _decoder)
     except msgspec.MsgspecError:
@@ -238,7 +238,7 @@ def decode_event(line: bytes) -> Happened | None:
 
 
 def append_answer(folder: Path, answer: KeptAnswer) -> bool:
-    """Keep an answer; return whether there was room for it among those of the experiment."""
+    """Append an answer; return False if the limit for the experiment is reached."""
     path, line = folder / _ANSWERS, msgspec.json.encode(answer)
     if path.exists() and path.stat().st_size + len(line) + 2 > MOST_ANSWERS:
         return False
@@ -247,7 +247,7 @@ def append_answer(folder: Path, answer: KeptAnswer) -> bool:
 
 
 def read_answers(folder: Path) -> list[KeptAnswer]:
-    """Return the answers that were kept; lines that are none, as a half-written last one, are left out."""
+    """Return the kept answers; invalid lines, such as a half-written last one, are skipped."""
     try:
         lines = private_files.read_file(folder / _ANSWERS, MOST_ANSWERS).split(b"\n")
     except OSError:
@@ -260,7 +260,7 @@ def read_answers(folder: Path) -> list[KeptAnswer]:
 
 
 def read_report(folder: Path) -> ExperimentReport | None:
-    """Return the report of a finished experiment, judged again where its rules are older, or None."""
+    """Return the report of a finished experiment, judged again if its rules are outdated, or None."""
     try:
         report = decode_report(private_files.read_file(folder / REPORT, _LARGEST_FILE))
     except (OSError, msgspec.MsgspecError):
@@ -268,12 +268,12 @@ def read_report(folder: Path) -> ExperimentReport | None:
     if report.rules == RULES:
         return report
     judged = add_output_checks(verdict.build_report(report.design, report.boots), read_answers(folder))
-    # A tune made its choice before its last boots, by the rules of that release.
+    # A tune made its choice before its last boots, by the rules of that time.
     return msgspec.structs.replace(judged, tune=report.tune)
 
 
 def read_report_so_far(folder: Path) -> ExperimentReport:
-    """Return the report of an experiment; of one that is not over its boots until now, without any verdict."""
+    """Return the report of an experiment; for an unfinished one its boots so far, without verdicts."""
     if report := read_report(folder):
         return report
     progress = read_progress(folder)
@@ -281,7 +281,7 @@ def read_report_so_far(folder: Path) -> ExperimentReport:
 
 
 def remove_experiment(design: Design) -> None:
-    """Delete the folder of an experiment that no driver runs; its runs stay."""
+    """Delete the folder of an experiment that no driver runs; its runs are kept."""
     folder = experiment_folder(design.id)
     if find_driver(folder):
         raise UsageError(f"{design.id} is running", hint=f"dflash-tui ab stop {design.id}")
@@ -289,7 +289,7 @@ def remove_experiment(design: Design) -> None:
 
 
 def read_progress(folder: Path) -> Progress:
-    """Return how far the experiment in `folder` is; raise UsageError where its design cannot be read."""
+    """Return the progress of the experiment in `folder`; raise UsageError if its design cannot be read."""
     try:
         design = _load_design(folder / _DESIGN)
     except UsageError as error:

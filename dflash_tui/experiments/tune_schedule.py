@@ -1,9 +1,9 @@
-"""The rounds of a tune: what competes next, given what the boots before have measured; pure but for planning.
+"""The rounds of a tune: plan the next candidates from the boots measured so far. Pure, except for planning.
 
-One thing is varied after the other (axes), each on the best setting so far, by successive halving: every candidate
-gets a boot, the better half another one, until one is left or a difference is shown. The last rounds boot the best and
-the published setting in turn: both were chosen by chance, too, and only boots after the choice tell by how much they
-differ. Their number follows from the budget and the seconds of a boot, never from whether they show a difference.
+Axes are varied one after the other, each on the best setting so far, by successive halving: every candidate gets a
+boot, the better half another one, until one is left or a difference is significant. The last rounds boot the best and
+the published setting alternately: the choice itself favours lucky boots, so only boots after it measure the gain. The
+number of these boots depends on the budget and the seconds of a boot, never on the result.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _START_MEASURE = "start."
 _BACKENDS = "flash_attn,triton_attn,flashinfer"
 _DRAFTER_BACKEND, _DRAFT_SAMPLING = "speculation.attention_backend", "speculation.draft_sample_method"
 _REJECTION = "speculation.rejection_sample_method"
-# What of speculation is tried with which values, and the first release that has it.
+# Values to try for each speculation setting, and the first release that supports it.
 _OF_SPECULATION = {
     _DRAFTER_BACKEND: (_BACKENDS, "0.21.0"),
     _DRAFT_SAMPLING: ("probabilistic", "0.22.0"),
     _REJECTION: ("block", "0.26.0"),
 }
-# There a probabilistic draft changes the distribution of answers (vllm#54282).
+# In this release, probabilistic drafts change the distribution of answers (vllm#54282).
 _WRONG_PROBABILISTIC = Version("0.28.0")
 _RUNNER = "env.VLLM_USE_V2_MODEL_RUNNER"
 _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
@@ -61,24 +61,24 @@ _FIRST_WITH_INSTANTTENSOR = "0.29.0"
 _SEQUENCES = (2, 4, 8, 16)
 _MOST_SEQUENCES = 3
 _MOST_ROUNDS = 3
-# Boots of each arm in the last rounds: two show a spread, more than five make little of the interval.
+# Boots of each arm in the last rounds: two show a spread, more than five hardly narrow the interval.
 _LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
 _TRIES_OF_PUBLISHED = 2
-# The published setting, the best one, and two more of each to be sure.
+# One boot each of the published setting and the best, and two more of each to confirm.
 BOOTS_FOR_A_VERDICT = 6
 NO_ROOM = "the budget has no room for it"
 _ALIKE = {OutputVerdict.ALIKE: "yes", OutputVerdict.DIFFERENT: "no", OutputVerdict.UNKNOWN: "unknown"}
 
 
 class Candidate(NamedTuple):
-    """A setting that may be tried, and the recipe as it has it."""
+    """A setting to try, with its resolved recipe."""
 
     arm: Arm
     resolved: ResolvedRecipe
 
 
 class Proposal(NamedTuple):
-    """Settings that were not tried yet, and what cannot be tried and why."""
+    """Settings that have not been tried, and those that cannot be, with reasons."""
 
     candidates: list[Candidate]
     left_out: dict[str, str]
@@ -87,7 +87,7 @@ class Proposal(NamedTuple):
 def propose_candidates(
     axis: str, best: Arm, arms: Sequence[Arm], plan: Callable[[LaunchRequest], PlannedLaunch]
 ) -> Proposal:
-    """Return `best` with each value of an axis, given as `KEY=VALUE,VALUE`, that makes none of `arms`."""
+    """Return `best` with each value of an axis (`KEY=VALUE,VALUE`) that differs from all `arms`."""
     proposal, key = Proposal([], {}), axis.partition("=")[0]
     for value, changes in variation.parse_variation(axis, least=1).arms.items():
         request = best.request.with_changes(changes)
@@ -117,7 +117,7 @@ def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
 
 
 def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
-    """Return a name for a setting: what it has that the published one has not, such as `graphs n=11`."""
+    """Return the name of a setting: its differences from the published one, such as `graphs n=11`."""
     words = []
     for name in OPTION_FIELDS:
         value = getattr(request, name)
@@ -132,19 +132,19 @@ def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
 
 
 class Axes(NamedTuple):
-    """What is varied, the largest effects first, and what is left out and why."""
+    """The axes of a tune, those with the largest effects first, and those left out, with reasons."""
 
     axes: tuple[str, ...]
     left_out: dict[str, str]
 
 
 def judges_starts(key: str) -> bool:
-    """Whether what is varied changes how a server starts, and not how fast it answers."""
+    """Whether an axis changes how a server starts, not how fast it answers."""
     return key == _LOADER or key.startswith(_START_MEASURE)
 
 
 def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int) -> Axes:
-    """Return what a tune of this launch varies; `streams` is the most requests under way at a time."""
+    """Return the axes of a tune of this launch; `streams` is the highest number of concurrent requests."""
     left_out: dict[str, str] = {}
     recipe = resolved.recipe
     methods = [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
@@ -158,14 +158,14 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
     vllm = Version(resolved.engine.vllm)
     if not plan.on_cpu:
         axes += [f"{_RUNNER}=1"] if _FIRST_WITH_V2 <= vllm < _ALWAYS_V2 else []
-    # Quarters of the most tokens that the drafter drafts, and 0.
+    # Quarters of the most tokens that the drafter can draft, and 0.
     if most := (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens:
         axes.append("n=" + ",".join(map(str, dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0)))))
     axes += [] if plan.on_cpu else [f"attention-backend={_BACKENDS}"]
     if plan.num_speculative_tokens:
         axes += _list_speculation(vllm, plan, temperature, left_out)
     if not plan.on_cpu:
-        enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # never fewer than are sent
+        enough = [count for count in _SEQUENCES if count >= streams] or [streams]  # at least as many as are sent
         loaders = ["fastsafetensors"]
         if vllm >= Version(_FIRST_WITH_INSTANTTENSOR):
             loaders.append("instanttensor")
@@ -177,13 +177,13 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
 
 
 def _list_modes(plan: Plan) -> str:
-    """Return the modes; eager is tried on a CPU, which has no CUDA graphs, or where it is the published mode."""
+    """Return the axis of modes; eager only on a CPU (no CUDA graphs) or if it is published."""
     eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
     return "mode=" + ",".join([*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager])
 
 
 def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
-    """Return the patches that the plan does not have and that the release takes, experimental ones included."""
+    """Return the patches, including experimental ones, that the release supports and the plan lacks."""
     patches = [patch for patch in patch_file.load_all_patches()[0] if patch.name not in plan.patches]
     mine = [patch for patch in patches if not patch.recipes or resolved.recipe.name in patch.recipes]
     names = [patch.name for patch in mine if patch.distribution == resolved.engine.distribution]
@@ -209,19 +209,19 @@ def _list_speculation(vllm: Version, plan: Plan, temperature: float | None, left
     return axes
 
 
-# What turns an axis, the best arm so far and all arms that there are into candidates.
+# Turns an axis, the best arm so far and all arms into candidates.
 Propose = Callable[[str, Arm, Sequence[Arm]], Proposal]
 
 
 class NextRound(NamedTuple):
-    """A round of a tune, and the recipe as each arm that it adds has it."""
+    """A round of a tune, and the resolved recipes of the arms that it adds."""
 
     event: RoundBegan
     resolved_recipes: list[ResolvedRecipe]
 
 
 class _Search(NamedTuple):
-    """A tune whose published setting has been measured, and the best arm so far."""
+    """A tune whose published setting has been measured, and its best arm so far."""
 
     progress: Progress
     tuning: Tuning
@@ -229,47 +229,47 @@ class _Search(NamedTuple):
 
     @property
     def left(self) -> float:
-        """The seconds of the budget that no boot has taken."""
+        """The unspent seconds of the budget."""
         return self.tuning.budget - self.progress.spent
 
     @property
     def room(self) -> float:
-        """The seconds that are left beside the fewest boots of the last rounds."""
+        """The unspent seconds, less those of the fewest boots of the last rounds."""
         return self.left - _LEAST_CONFIRMING * self.cost_of_pair
 
     @property
     def cost_of_pair(self) -> float:
-        """The seconds of a boot of the published setting and one of the best."""
+        """The seconds of one boot of the published setting and one of the best."""
         return _median_cost(self.progress, 0) + _median_cost(self.progress, self.leader)
 
 
 def plan_round(progress: Progress, propose: Propose) -> NextRound | None:
-    """Return the next round of a tune; None when it is over."""
+    """Return the next round of a tune, or None if it is over."""
     tuning, last = progress.design.tuning, progress.rounds[-1] if progress.rounds else None
     if tuning is None:
         return None
     if not any(boot.arm == 0 and not boot.error for boot in progress.boots):
         again = sum(boot.arm == 0 for boot in progress.boots) < _TRIES_OF_PUBLISHED
         return NextRound(RoundBegan(time.time(), PUBLISHED, (0,), (0,)), []) if again else None
-    if last and last.key == CONFIRM:  # the choice is made, whatever its own boots measure
+    if last and last.key == CONFIRM:  # the choice is final, whatever the last boots measure
         return _confirm_further(_Search(progress, tuning, last.field[-1]), last)
     search = _Search(progress, tuning, choose_leader(progress))
     return (_narrow_field(search, last) if last else None) or _open_field(search, propose)
 
 
 def list_key(axis: str) -> str:
-    """Return what an axis varies, such as `mode`."""
+    """Return the key of an axis, such as `mode`."""
     return variation.parse_variation(axis, least=1).key
 
 
 def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return a round with the better half of a field; None where it is decided, or the budget is too small."""
+    """Return a round with the better half of the field; None if decided or over budget."""
     progress = search.progress
     ranked = _rank_field(progress, last)
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
     rounds = sum(entry.key == last.key for entry in progress.rounds)
     cost = sum(_median_cost(progress, arm) for arm in staying)
-    # Twice measured and so near that it matters little which of them is kept.
+    # Measured twice and so close that it hardly matters which of them is kept.
     alike = rounds > 1 and all(-entry.behind < NEAR for entry in ranked if entry.arm in staying)
     if len(staying) < 2 or alike or rounds >= _MOST_ROUNDS or cost > search.room:
         return None
@@ -277,14 +277,14 @@ def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _open_field(search: _Search, propose: Propose) -> NextRound:
-    """Return a round of the next axis that has candidates, or else the last one."""
+    """Return a round of the next axis that has candidates, else the first of the last rounds."""
     arms, leader = search.progress.design.arms, search.leader
     keys = [list_key(axis) for axis in search.tuning.axes]
     after = max((keys.index(began.key) + 1 for began in search.progress.rounds if began.key in keys), default=0)
     left_out: dict[str, str] = {}
     for axis, key in zip(search.tuning.axes[after:], keys[after:], strict=True):
         proposal = propose(axis, arms[leader], arms)
-        again = (leader,) if judges_starts(key) else ()  # a start is compared with others of its own round
+        again = (leader,) if judges_starts(key) else ()  # starts are compared only with those of the same round
         fitting = _select_affordable(search, proposal.candidates, again)
         left_out |= proposal.left_out
         left_out |= {candidate.arm.name: NO_ROOM for candidate in proposal.candidates[len(fitting) :]}
@@ -310,7 +310,7 @@ def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: 
 
 
 def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return another last round where the budget has room for one; None otherwise, or after a failed boot."""
+    """Return another last round; None if the budget is spent or a boot failed."""
     fresh = select_boots_of_last_rounds(search.progress)
     if any(boot.error for boot in fresh):
         return None
@@ -319,14 +319,14 @@ def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
-    """Return the boots of a last round, the published setting and the best in turn, after `before` pairs of them."""
+    """Return the boots of a last round, published and best in turn, after `before` pairs of boots."""
     pairs = int(search.left / max(1e-9, search.cost_of_pair)) if search.leader else 0
     arms = variation.order_boots(2, min(before + pairs, _MOST_CONFIRMING))
     return tuple((0, search.leader)[place] for place in arms[2 * before :])
 
 
 class _Standing(NamedTuple):
-    """An arm of a field: the logarithm of its ratio to the field's best, and whether it is shown to be worse."""
+    """An arm of a field: its log ratio to the best, and whether it is significantly worse."""
 
     arm: int
     behind: float
@@ -334,9 +334,9 @@ class _Standing(NamedTuple):
 
 
 def _rank_field(progress: Progress, of: RoundBegan) -> list[_Standing]:
-    """Return the arms of a round's field that came up and measured something, the best first.
+    """Return the measured arms of a round's field, the best first.
 
-    What changes the start alone is judged by the seconds of starts within its own rounds, anything else by tok/s.
+    Axes that change only the start are judged by the seconds of starts of their own rounds, all others by tok/s.
     """
     failed = {boot.arm for boot in progress.boots if boot.error}
     measure = START if judges_starts(of.key) else TOKENS
@@ -352,7 +352,7 @@ def _rank_field(progress: Progress, of: RoundBegan) -> list[_Standing]:
 
 
 def choose_leader(progress: Progress) -> int:
-    """Return the best arm so far: that of the last field, unless the one before it is nearly as good, as in a sweep."""
+    """Return the best arm so far: that of the last field, or the previous best if it is nearly as good."""
     searched = [entry for entry in progress.rounds if entry.key != CONFIRM]
     if not searched or not (ranked := _rank_field(progress, searched[-1])):
         return 0
@@ -362,13 +362,13 @@ def choose_leader(progress: Progress) -> int:
 
 
 def _median_cost(progress: Progress, arm: int) -> float:
-    """Return the seconds that another boot of an arm takes: as its own did, or as `_guess_cost` says."""
+    """Return the seconds of another boot of an arm: the median of its own boots, else `_guess_cost`."""
     own = [_reckon_again(boot) for boot in progress.boots if boot.arm == arm and not boot.error]
     return median(own) if own else _guess_cost(progress, progress.design.arms[arm].plan.mode)
 
 
 def _guess_cost(progress: Progress, mode: Mode) -> float:
-    """Return the seconds that a first boot of a setting takes: as those of its mode before did, or as the longest."""
+    """Return the seconds of a setting's first boot: the median of its mode, else the longest of all."""
     good = [boot for boot in progress.boots if not boot.error]
     alike = [_reckon_first(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
     reckon = _reckon_first if mode is Mode.COMPILE else _reckon_again
@@ -376,24 +376,24 @@ def _guess_cost(progress: Progress, mode: Mode) -> float:
 
 
 def _reckon_again(boot: Boot) -> float:
-    """Return the seconds that a boot takes once more: a cold one has compiled what the next one finds."""
+    """Return the seconds of a repeat of this boot; after a cold start the cache saves the compile time."""
     return _reckon_first(boot) - (boot.phases.get(Phase.COMPILE, 0.0) if boot.cache == "cold" else 0.0)
 
 
 def _reckon_first(boot: Boot) -> float:
-    """Return the seconds that a boot of another setting takes: it finds what the first one prepared."""
+    """Return the seconds of a boot of another setting, which reuses what the first boot prepared."""
     return (boot.took or 0.0) + ((boot.prepared or 0.0) if boot.cache != "cold" else 0.0)
 
 
 def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
-    """Return the seconds for a first verdict: those spent, a boot of another setting, and two more of each."""
+    """Return the budget of a first verdict: `spent`, one boot of another setting, and two more of each."""
     published = [boot for boot in boots if not boot.error]
     again = (BOOTS_FOR_A_VERDICT - 2) * max(map(_reckon_again, published))
     return spent + max(map(_reckon_first, published)) + again
 
 
 def _find_first_boot(progress: Progress, key: str) -> int:
-    """Return the number of the first boot of the rounds of an axis."""
+    """Return the number of the first boot in the rounds of an axis."""
     first = after = len(progress.design.order)
     for search_round in reversed(progress.rounds):
         after -= len(search_round.order)
@@ -402,10 +402,10 @@ def _find_first_boot(progress: Progress, key: str) -> int:
 
 
 def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> TuneOutcome:
-    """Return what is known of a tune; while it runs, or after it was stopped, the best so far.
+    """Return the outcome of a tune; if it still runs or was stopped, the outcome so far.
 
-    The best is compared by the boots of the last rounds alone, where both arms have some: the choice was made by those
-    before. Of all other arms every boot counts.
+    The best is compared by the boots of the last rounds only, if both arms have some, since earlier boots led to the
+    choice. All boots of the other arms count.
     """
     design, boots = progress.design, progress.boots
     last = progress.rounds[-1] if progress.rounds else None
@@ -438,17 +438,17 @@ def judge_tune(progress: Progress, kept_answers: Sequence[KeptAnswer] = ()) -> T
 
 
 def select_boots_of_last_rounds(progress: Progress) -> list[Boot]:
-    """Return the boots of the best and the published setting after the choice between them and all others."""
+    """Return the boots of the last rounds, those after the choice of the best."""
     since = _find_first_boot(progress, CONFIRM)
     return [boot for boot in progress.boots if boot.number >= since]
 
 
 def is_worth_keeping(found: TuneOutcome) -> bool:
-    """Whether the best becomes a recipe by itself: it is faster, and not shown to answer differently."""
+    """Whether the best is saved as a recipe: it is faster and not shown to answer differently."""
     return is_faster(found) and found.answers != "no"
 
 
 def is_faster(found: TuneOutcome) -> bool:
-    """Whether the best is shown to be faster than the published setting, by boots after the choice."""
+    """Whether the best is significantly faster than the published setting, by boots after the choice."""
     comparison = found.comparison
     return bool(found.confirmed and comparison and comparison.word is Verdict.FASTER and not comparison.suggestive)

@@ -1,4 +1,4 @@
-"""The tuner: plans the rounds of a tune on this machine, and writes its personal recipe at the end."""
+"""The tuner: plan the rounds of a tune on this machine, and write its personal recipe at the end."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEFAULT_BUDGET = 1800.0
-# What `ab` alone takes an option for.
+# Options that `ab` has and `tune` does not.
 _OF_AB = frozenset({"top_p", "own_cache", "checks_output", "measures_start", "cold"})
 
 
 class MachineTuner(NamedTuple):
-    """Plans candidates of a recipe for the GPUs that its tune began on."""
+    """Plan candidates of a recipe for the GPUs on which its tune began."""
 
     probe: GpuProbe
     recipe: Recipe
     cluster: Cluster | None = None
 
     def plan_round(self, progress: Progress) -> NextRound | None:
-        """Return another round once all boots are over; None at the end."""
+        """Return the next round once all boots have ended, or None at the end."""
         following = tune_schedule.plan_round(progress, partial(tune_schedule.propose_candidates, plan=self.plan))
         if following:
             names = [arm.name for arm in (*progress.design.arms, *following.event.arms)]
@@ -55,7 +55,7 @@ class MachineTuner(NamedTuple):
         return following
 
     def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
-        """Return the report with what the tune has found; a best that is faster becomes a recipe."""
+        """Return the report with the tune's outcome; save a faster setting as a recipe."""
         kept_answers = store.read_answers(store.experiment_folder(progress.design.id))
         tune = tune_schedule.judge_tune(progress, kept_answers)
         if progress.design.tuning and tune_schedule.is_worth_keeping(tune):
@@ -69,14 +69,14 @@ class MachineTuner(NamedTuple):
         return replace(report, tune=tune)
 
     def plan(self, request: LaunchRequest) -> PlannedLaunch:
-        """Return the plan of a setting; raise UsageError where release or hardware lack it, or a patch needs a yes."""
+        """Return the plan of a setting; raise UsageError if it is unsupported or a patch is untrusted."""
         planned = planner.plan_launch(request, self.probe, recipe=self.recipe, cluster=self.cluster)
         recipe_trust.require_trust(self.recipe, [planned.plan])
         return planned
 
 
 def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bool) -> Path:
-    """Write the best setting of a tune as a recipe, by the next free name unless `overwrite`, and return its file."""
+    """Save a tune's best setting as a recipe, under a free name unless `overwrite`; return its file."""
     arm = progress.design.arms[tune.best]
     recipe = recipe_loader.find_recipe(arm.request.recipe)
     probe = planner.probe_for(recipe)
@@ -92,10 +92,9 @@ def build_tune(
     name: str = "",
     cluster: Cluster | None = None,
 ) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the design of a tune, which begins with the published setting alone, and the recipe as that has it.
+    """Return the design of a tune, at first with the published setting only, and its resolved recipe.
 
-    `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, are varied instead of all that may
-    matter.
+    `budget` is in seconds, for all boots together. `axes`, each `KEY=VALUE,VALUE`, replace the default axes.
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)
@@ -141,7 +140,7 @@ def choose_name(recipe: str) -> str:
 def write_recipe(
     progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe, name: str, *, overwrite: bool
 ) -> Path:
-    """Write the best setting, which `resolved` has, as `keep_best` does, and trust it."""
+    """Save the best setting, resolved as `resolved`, like `keep_best`, and trust it."""
     comments = _list_comments(progress, outcome, resolved)
     recipe = _build_recipe(progress, outcome, resolved)
     return recipe_files.keep_recipe(recipe, name, comments, overwrite=overwrite)
@@ -190,7 +189,7 @@ def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedR
         if (of := summarize_arm(progress.boots, arm)).tok_s:
             spread = f"{of.tok_s.low:.1f} to {of.tok_s.high:.1f}"
             lines.append(f"tok/s, {name}: {of.tok_s.median:.1f} ({spread}, {pluralize(of.tok_s.n, 'boot')})")
-    # What no recipe has.
+    # Settings that a recipe cannot hold.
     unnamed = [f"--set start.{name}={str(wanted).lower()}" for name, wanted in resolved.start.items()]
     engine = design.arms[outcome.best].request.engine
     unnamed += [f"--engine {engine}"] if engine else []

@@ -1,4 +1,4 @@
-"""What an experiment varies: `KEY=V1,V2,…` as named arms, each with what it changes of the launch request. Pure."""
+"""Parse `KEY=V1,V2,…` into named arms, each with its changes of the launch request. Pure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dflash_tui.planning.serve_flags import make_absolute
 
 DEFAULT = "mode=eager,compile"
 HOSTS = "hosts"
-# What a launch request on one host does not name.
+# Fields removed from a launch request for one host.
 ALONE = ("peers", "link")
 _FIELDS = ("mode", "method", "profile", "variant", "vllm", "engine")
 _NAMES = {"mode": tuple(Mode), "method": tuple(Method)}
-# These would make no arms but other experiments, or collide.
+# Varying these would change the experiment itself, or let the arms collide.
 _FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
-# Flags of vLLM 0.32 that decide what its prefix cache keeps and finds, and nothing else.
+# Flags of vLLM 0.32 that only affect what its prefix cache keeps and finds.
 _PREFIX_CACHE = frozenset({
     "enable-prefix-caching", "no-enable-prefix-caching", "prefix-caching-hash-algo", "prefix-match-unit",
     "prefix-cache-retention-interval", "enable-mamba-shared-prefix-checkpoint",
@@ -44,7 +44,7 @@ _KNOWN = (
 STOCK_VARIATION = "stock,ours"
 STOCK_KEY = "setup"
 STOCK, OURS = STOCK_VARIATION.split(",")
-# Settings that say what is served, where, and with how much memory; both arms have them.
+# Settings about what is served, where, and with how much memory; stock and ours share them.
 _SHARED = frozenset({
     "host", "synthetic", "load-format", "max-model-len", "gpu-memory-utilization", "quantization", "dtype", "seed",
     "hf-overrides", "hf-config-path", "config-format", "tokenizer", "tokenizer-mode", "tokenizer-revision",
@@ -64,28 +64,29 @@ class Varied(NamedTuple):
 
     key: str
     arms: dict[str, LaunchChanges]
-    """By the arms' names, what each changes of the request."""
+    """The changes of the launch request, by name of the arm."""
 
 
-# As `spec=off,on`, but with as many drafts as the launch names.
+# As `spec=off,on`, with the drafted tokens of the launch.
 SPECULATION = Varied(
     "spec", {"off": LaunchChanges(num_speculative_tokens=0, removed_settings=("n",)), "on": LaunchChanges()}
 )
 
 
 class VariationError(UsageError):
-    """What is to be varied cannot be; `example` says what could be."""
+    """The variation is invalid; `example` is a valid one."""
 
     def __init__(self, what: str, *, evidence: str = "", hint: str = "", example: str = "") -> None:
         self.without_option = UsageError(what, evidence=evidence, hint=hint or example)
-        """The same for who types what is varied without the option of the command line."""
+        """The same error for users who type the variation without the command-line option."""
         super().__init__(f"--vary {what}", evidence=evidence, hint=hint or (f"--vary {example}" if example else ""))
 
 
 def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Varied:
-    """Return the arms of `KEY=V1,V2,…`, `least` of them; a value that is given twice makes two arms that are alike.
+    """Return the arms of `KEY=V1,V2,…`, at least `least`; a repeated value makes two equal arms.
 
-    Values are the entries of a YAML list. The prefix cache can be varied where prompts are `repeated` as they are.
+    Values are parsed as entries of a YAML list. The prefix cache can only be varied if prompts are `repeated`
+    unchanged.
     """
     key, equals, values_text = words.partition("=")
     key = key.strip().removeprefix("--")
@@ -111,12 +112,12 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
 
 
 def is_of_hosts(words: str) -> bool:
-    """Whether a `--vary` is of the number of hosts."""
+    """Whether a `--vary` is about the number of hosts."""
     return words.partition("=")[0].strip() == HOSTS
 
 
 def build_host_variation(words: str, request: LaunchRequest, width: int) -> Varied:
-    """Return the arms of `hosts=1,N`: this host alone, and all that are named, each with the same share of `width`."""
+    """Return the arms of `hosts=1,N`: this host alone, and all named hosts; `width` is divided among them."""
     hosts = 1 + len(request.peers)
     if hosts == 1:
         raise VariationError("hosts needs other hosts", hint="--peer HOST names one")
@@ -133,7 +134,7 @@ def build_host_variation(words: str, request: LaunchRequest, width: int) -> Vari
 
 
 def order_boots(arms: int, boots: int) -> tuple[int, ...]:
-    """Return the arm of each boot: forward, backward, forward …, so that what drifts meets every arm alike."""
+    """Return the arm of each boot, in alternating direction, so that a drift affects all arms alike."""
     passes = [range(arms) if turn % 2 == 0 else reversed(range(arms)) for turn in range(boots)]
     return tuple(arm for arms_of_pass in passes for arm in arms_of_pass)
 
@@ -199,7 +200,7 @@ def _switch(key: str, value: str) -> bool:
 
 
 def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
-    """Return the arms stock and ours of a launch; where it names nothing of ours, ours is what our plan offers."""
+    """Return the arms stock and ours; ours defaults to what the plan offers."""
     without = LaunchChanges(
         set_up=SetUp.PUBLISHED, removed=(*_OUR_FIELDS, "streams"), removed_settings=_list_our_settings(request)
     )
@@ -211,7 +212,7 @@ def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
 
 
 def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> LaunchChanges:
-    """Return what makes a launch request the bare published command: the only definition of stock."""
+    """Return the changes that make a request the bare published command: the only definition of stock."""
     unneeded = [name for name in published.plan.patches if not _needs_patch(published, name)]
     return replace(
         without,
@@ -220,24 +221,24 @@ def _take_out_measures(without: LaunchChanges, published: PlannedLaunch) -> Laun
 
 
 def _list_our_settings(request: LaunchRequest) -> tuple[str, ...]:
-    own = request.method is not None  # its drafter is of no use to another method
+    own = request.method is not None  # its drafter does not fit another method
     return tuple(name for name in request.settings if not is_shared(name) or (own and name.startswith(_DRAFTER)))
 
 
 def is_shared(setting: str) -> bool:
-    """Whether a setting says what is served or where, so that stock and ours both have it."""
+    """Whether a setting is about what is served or where, so that stock and ours share it."""
     return setting.startswith(_SHARED_PARTS) or setting.partition(".")[0].replace("_", "-") in _SHARED
 
 
 def _needs_patch(published: PlannedLaunch, name: str) -> bool:
-    """Whether the server does not start, or runs the pair wrong, without a patch of the recipe."""
+    """Whether the server does not start, or serves the pair wrongly, without this patch."""
     oldest = published.resolved.oldest_vllm
     too_old = oldest is not None and Version(published.plan.vllm) < Version(oldest)
     return too_old or bool(patch_file.load_patch(name).hardware)
 
 
 def _offer_changes(request: LaunchRequest, planned: PlannedLaunch, published: PlannedLaunch) -> LaunchChanges:
-    """Return no changes where the request names something that stock has not, else what the plan offers."""
+    """Return what the plan offers, or no changes if the request already differs from stock."""
     ours, bare = planned.plan, published.plan
     named = any(getattr(ours, name) != getattr(bare, name) for name in _OUR_FIELDS)
     if named or _list_our_settings(request):

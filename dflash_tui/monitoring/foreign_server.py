@@ -63,7 +63,7 @@ class ForeignServer:
     """
 
     def __init__(self, url: str) -> None:
-        self.url, self.identity = _parse_address(url), ForeignIdentity()
+        self.url, self.identity = parse_address(url, f"export {KEY_VARIABLE}"), ForeignIdentity()
         self.answers = False  # whether it ever did, be it with an error
         self.fault = ""  # in one clause, why it does not
         self._health = Health.STARTING
@@ -108,7 +108,7 @@ class ForeignServer:
             detail = bounded_http.describe_failure(error)
             self.answers = self.answers or isinstance(error, BadResponse)
             if not self.answers and not self.fault:
-                self.fault = self._explain_silence(error)
+                self.fault = explain_silence(self.url, error)
             return self._health_change(Health.UNHEALTHY, detail)
         now, self.answers = time.time(), True
         events: list[AnyEvent] = [*self._health_change(Health.HEALTHY), Sampled(now, scrape.counters)]
@@ -120,19 +120,6 @@ class ForeignServer:
             self._latencies = latencies
             events.append(LatenciesSampled(now, *latencies))
         return events
-
-    def _explain_silence(self, error: Exception) -> str:
-        """Return why there is no answer, in one clause: something else may listen there."""
-        import httpx
-
-        place = urlsplit(self.url).netloc
-        if isinstance(error, httpx.RemoteProtocolError):
-            return f"what listens at {place} does not speak HTTP, or breaks its answers"
-        if _is_of_tls(error):
-            return f"what listens at {place} takes no encrypted connection of ours"
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return f"no server answers at {self.url}"
-        return f"what listens at {place} does not answer"
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> bytes:
         return await _with_key_hint(bounded_http.fetch_bounded(client, self.url + path, path))
@@ -169,19 +156,33 @@ async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
         raise
 
 
-def _is_of_tls(error: BaseException | None) -> bool:
+def explain_silence(url: str, error: Exception) -> str:
+    """Return why there is no answer, in one clause: something else may listen there."""
+    import httpx
+
+    place, tls = urlsplit(url).netloc, _find_tls_error(error)
+    if isinstance(error, httpx.RemoteProtocolError):
+        return f"what listens at {place} does not speak HTTP, or breaks its answers"
+    if isinstance(tls, ssl.SSLCertVerificationError):
+        return f"the certificate of {place} is its own, of no known authority: reach the server by http over ssh -L"
+    if tls:
+        return f"what listens at {place} takes no encrypted connection of ours"
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"no server answers at {url}"
+    return f"what listens at {place} does not answer"
+
+
+def _find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
     while error and not isinstance(error, ssl.SSLError):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error if isinstance(error, ssl.SSLError) else None
 
 
-def _parse_address(url: str) -> str:
+def parse_address(url: str, where_keys_go: str) -> str:
     """Return the base URL of a server, without the path of its API."""
     # Before anything is said of the address: of a password with a slash `urlsplit` quotes a half.
     if "@" in url or looks_secret(url):
-        raise UsageError(
-            "an API key in an address can be read by every user of this machine", hint=f"export {KEY_VARIABLE}"
-        )
+        raise UsageError("an API key in an address can be read by every user of this machine", hint=where_keys_go)
     import httpx
 
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.client import fetch_metrics
+from dflash_tui.benchmark.server import Server
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.events import (
     OBSERVER_SOURCE,
@@ -249,9 +250,7 @@ class _Recorder:
 
     async def _send_probe(self) -> None:
         """Request one token and record the outcome; what it means is for `alarms` to say."""
-        result = await client.send_probe(
-            self._run.url, self._run.plan.served_name, PROBE_TIMEOUT, key=self._run.api_key
-        )
+        result = await client.send_probe(Server.from_run(self._run), PROBE_TIMEOUT)
         self._run.record(result)
         self._idle_since = time.monotonic()
 
@@ -260,16 +259,16 @@ class _Recorder:
 
         It may take minutes while kernels are compiled; one that fails is repeated after a while.
         """
-        model, key = self._run.plan.served_name, self._run.api_key
+        server = Server.from_run(self._run)
         if WARM_UP in self._run.plan.start or self._run.far_ranks:
             # A server that fails on it may serve the others all the same.
-            greedy, answer = await client.send_greedy_warm_up(self._run.url, model, key=key)
+            greedy, answer = await client.send_greedy_warm_up(server)
             self._run.record(greedy)
             if not greedy.error:
                 if verdict := await asyncio.to_thread(first_answer.hold_answer, self._run, answer):
                     self._run.record(verdict)
                 await self._send_long_warm_ups()
-        result = await client.send_first_request(self._run.url, model, key=key)
+        result = await client.send_first_request(server)
         self._run.record(result)
         self._warm = not result.error
         self._first_request_at = time.monotonic() + FIRST_REQUEST_RETRY
@@ -283,7 +282,7 @@ class _Recorder:
         for words in _LONG_WARM_UPS:
             if plan.context and 2 * words > plan.context:
                 return
-            done = await client.send_long_warm_up(self._run.url, plan.served_name, words, key=self._run.api_key)
+            done = await client.send_long_warm_up(Server.from_run(self._run), words)
             self._run.record(done)
             if done.error:
                 return

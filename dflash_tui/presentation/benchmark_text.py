@@ -1,4 +1,4 @@
-"""The text of a benchmark, the Markdown of one run, and figures of another benchmark beside ours."""
+"""The text of a benchmark, the Markdown of one run, and its figures beside another benchmark's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec import structs
 
 from dflash_tui.benchmark.prompts import name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
+from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.benchmark.sse import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import (
@@ -40,11 +41,16 @@ from dflash_tui.presentation.report import (
 )
 
 KIND_WIDTH = 12
+_COUNTS = {
+    TokenCount.USAGE: "as the server counts them in its stream",
+    TokenCount.TOKENIZE: "as the server's /tokenize counts those of each answer, as it streams no usage",
+    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server tells no usage and has no /tokenize",
+}
 _WIDTH = 80
 
 
 def format_request(request: RequestDone | None) -> str:
-    """Return a request as a row, or the header for None."""
+    """Return a request as a table row, or the header for None."""
     if request is None:
         columns = f"{'TTFT':>8} {'tok/s':>7} {'AL':>5} {'steps/s':>7} {'total':>8} {'tokens':>6}  finish"
         return f"{'prompt':<{KIND_WIDTH}} {columns}"
@@ -62,8 +68,21 @@ def format_exchange(question: str, answer: Answer) -> str:
     return "\n".join([f"> {truncate(question, _WIDTH - 2)}", *(f"  {line}" for line in lines)])
 
 
+def format_server(server: Server) -> str:
+    """Return the facts that a foreign server reports, and how its tokens are counted."""
+    facts, name = server.facts, server.model
+    engine = f"{facts.engine} {facts.version or 'of unknown version'}" if facts.engine else "an unknown engine"
+    context = f", context {facts.context}" if facts.context else ""
+    lines = [f"{server.url}: {engine}, model {name}{context}"]
+    lines += [f"it answers as {facts.answers_as}, not as {name}"] if facts.answers_as not in {"", name} else []
+    settings = ", ".join(f"{key} {value}" for key, value in facts.settings.items())
+    lines += [f"settings: {settings}" if settings else "settings: unknown"]
+    lines += [f"tokens: {_COUNTS[facts.tokens]}"]
+    return "\n".join(map(join_clean_lines, lines))
+
+
 def tabulate_kinds(measured: LevelSummary) -> str:
-    """Return the medians of each kind, with the spread of its speed; empty when every kind was sent once."""
+    """Return the medians and speed spread of each kind of prompt; empty if each was sent once."""
     if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
         return ""
     header = ("median of", "#", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")
@@ -92,7 +111,7 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
 
 
 def tabulate_latency(measured: LevelSummary) -> str:
-    """Return the percentiles of latencies by kind and of all together; empty where one request is all there is."""
+    """Return latency percentiles by kind of prompt and overall; empty for a single request."""
     kinds = {kind: latency for kind, latency in measured.latency.items() if kind or len(measured.latency) != 2}
     if measured.requests <= 1:
         return ""
@@ -108,7 +127,7 @@ def tabulate_latency(measured: LevelSummary) -> str:
 
 
 def format_latency(seconds: float) -> str:
-    """Return a latency in the unit that shows three digits of it."""
+    """Return a latency in the unit that shows three digits."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
@@ -127,7 +146,7 @@ def _format_window(measured: LevelSummary) -> list[str]:
 
 
 def format_level(measured: LevelSummary) -> str:
-    """Return the sum of a level in two or three lines."""
+    """Return the summary of one level of concurrency in two or three lines."""
     failed = f", {measured.failed} failed" if measured.failed else ""
     lines = [
         f"{pluralize(measured.requests, 'request')}{failed}, {pluralize(measured.tokens, 'token')} in "
@@ -146,6 +165,11 @@ def format_level(measured: LevelSummary) -> str:
             f"{format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
         )
         lines += [f"by position {positions}"] if positions else []
+    elif measured.acceptance_length is not None:
+        length, steps = format_number(measured.acceptance_length, 2), format_number(measured.steps, 0)
+        lines.append(f"acceptance length {length} with the bonus token, over {steps} steps")
+    if measured.token_count is not TokenCount.USAGE:
+        lines.append(f"tokens: {_COUNTS[measured.token_count]}")
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
@@ -164,12 +188,12 @@ def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
 
 
 def format_synthetic_warning(why: str) -> str:
-    """Return the warning beside the figures of a model that is none."""
+    """Return the warning beside figures of a synthetic model."""
     return f"({why}: these figures say nothing about a real model)"
 
 
 def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
-    """Return the levels of concurrency beside each other."""
+    """Return the levels of concurrency side by side."""
     header = ("streams", "#", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
     rows = []
     for level in levels:
@@ -188,7 +212,7 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
 
 
 def render_run(report: RunReport) -> str:
-    """Return the whole report."""
+    """Return the report of a run as Markdown."""
     plan, tokens = report.plan, report.plan.num_speculative_tokens
     drafts = f"{plan.method}, {tokens} drafts per step" if tokens else "no speculation"
     launched = f"launched {format_time(report.at)}, {report.status}"
@@ -209,7 +233,7 @@ def _build_sections(report: RunReport) -> list[Section]:
         f"target {plan.target}, drafter {plan.drafter or 'none'}",
         f"engine {report.engine}, patches {', '.join(report.patches) or 'none'}",
         f"hardware {plan.hardware.value}",
-        # The label above says that it is synthetic.
+        # The label above already says so.
         *(f"{name}: {', '.join(values)}" for name, values in report.facts.items() if name != "synthetic"),
         *([f"launched although a check failed: {report.forced}"] if report.forced else []),
         *([f"launched in place of {report.restarted_from}, which failed"] if report.restarted_from else []),
@@ -255,7 +279,7 @@ AnyReport = ExperimentReport | RunReport | ImportedResult
 
 
 class SideBySide(msgspec.Struct, frozen=True):
-    """The figures of two, in their order, and why they are not judged."""
+    """The figures of two results side by side, and the reason why they get no verdict."""
 
     refused: str
     names: tuple[str, str]
@@ -264,7 +288,7 @@ class SideBySide(msgspec.Struct, frozen=True):
 
 
 def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport]) -> SideBySide:
-    """Return the figures of both."""
+    """Return the figures of both results side by side."""
     foreign = [
         f"{name} ({result.source})"
         for name, result in zip(names, results, strict=True)
@@ -280,7 +304,7 @@ def compare_imported(names: tuple[str, str], results: tuple[AnyReport, AnyReport
 
 
 def render_comparison(sides: SideBySide) -> str:
-    """Return them in Markdown."""
+    """Return both results side by side as Markdown."""
     header = ("of", "what", "requests", "concurrency or rate", "tok/s", "TTFT s", "acceptance", "AL", "failed")
     rows = tuple(
         (name, *_list_measured_cells(measurement))

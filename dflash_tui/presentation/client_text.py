@@ -1,6 +1,6 @@
-"""How clients reach a server, and the text of a conversation with it. Pure.
+"""How clients connect to a server, and the text of a chat with it. Pure.
 
-No form has the key itself: each names the variable that it is taken from.
+The API key itself is never shown, only the variable that holds it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dflash_tui.runs.run import KEY_VARIABLE, Run
 
 _PROVIDER = "dflash-tui"
 _HELLO = "Say hello."
-# An agent asks for that many tokens at once where nothing else is said, which a shorter context refuses.
+# Agents ask for this many tokens by default, which a shorter context rejects.
 _LONGEST_ANSWER = 32_000
 
 
@@ -37,65 +37,65 @@ class ClientProgram(StrEnum):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a server answers, and as what."""
+    """The address of a server and the model it serves."""
 
     url: str
-    """The base of an OpenAI-compatible API."""
+    """The base URL of the OpenAI-compatible API."""
     model: str
-    """The model's name for clients."""
+    """The served model name."""
     key_variable: str = ""
-    """The variable that holds the API key; empty where the server asks for none."""
+    """The variable that holds the API key; empty if the server requires none."""
     context: int | None = None
-    """Tokens of a prompt and its answer together, where the launch names a number."""
+    """The maximum tokens of prompt and answer together, if the launch sets it."""
 
     @classmethod
     def from_run(cls, run: Run) -> Endpoint:
-        """Return where the server of `run` answers programs of this machine."""
+        """Return the endpoint of the server of `run` for programs on this machine."""
         plan = run.plan
         key = KEY_VARIABLE if plan.is_open else ""
         return cls(f"{run.url}/v1", plan.served_name, key, plan.context)
 
 
 def format_endpoint(endpoint: Endpoint) -> str:
-    """Return all of an endpoint in one line."""
+    """Return the endpoint in one line."""
     return " · ".join([endpoint.url, *list_endpoint_facts(endpoint)])
 
 
 def list_endpoint_facts(endpoint: Endpoint) -> list[str]:
-    """Return what a client has to know beside the URL: the model's name, and where the key is."""
+    """Return the model name and the variable of the API key."""
     key = f"key in ${endpoint.key_variable}" if endpoint.key_variable else "no key"
     return [f"model {endpoint.model}", key]
 
 
 def describe_boot(run: Run) -> str:
-    """Return that a server is one of an A/B, for who would use it; empty for any other."""
+    """Return a notice that the server belongs to an A/B; empty for other servers."""
     if not run.experiment:
         return ""
     return f"{run.id} is a boot of the A/B or tune {run.experiment}, which soon stops it; requests disturb its figures"
 
 
 def format_tunnel(endpoint: Endpoint, host: str) -> str:
-    """Return the command by which a machine that calls the server's `host` so reaches it by the same URL."""
+    """Return the ssh tunnel command that makes `host`'s server reachable by the same URL."""
     address = urlsplit(endpoint.url)
     return f"ssh -N -L {address.port}:{address.netloc} {host}"
 
 
 def describe_use(endpoint: Endpoint, host: str) -> str:
-    """Return how programs use a server, in lines after those that watch and stop it.
+    """Return how programs use a server, as lines for below the commands that watch and stop it.
 
-    Where `host` is not empty, it is what the user's own machine calls the one of the server.
+    `host` is the server's name as seen from the user's own machine; empty if that is this machine.
     """
     reach = f"  reach: {format_tunnel(endpoint, host)}\n" if host else ""
     return f"{reach}  use:   {format_endpoint(endpoint)}"
 
 
 def format_wiring(endpoint: Endpoint, program: ClientProgram) -> str:
-    """Return what a program has to be given to use a server, as the file or the command that it is given by."""
+    """Return the configuration file or command that makes a program use a server."""
     return _FORMS[program](endpoint)
 
 
 def _format_opencode(endpoint: Endpoint) -> str:
-    """Return an opencode.json; the form of its first version, which its second reads as well."""
+    """Return an opencode.json in the format of version 1, which version 2 reads too."""
     options = {"baseURL": endpoint.url}
     options |= {"apiKey": f"{{env:{endpoint.key_variable}}}"} if endpoint.key_variable else {}
     model: dict[str, Any] = {"name": endpoint.model}
@@ -157,7 +157,7 @@ def _over_lines(parts: list[str]) -> str:
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text)  # of a text that can be a name, that is Python as well
+    return json.dumps(text)  # a JSON string of a valid name is a Python string too
 
 
 _FORMS: dict[ClientProgram, Callable[[Endpoint], str]] = {
@@ -167,7 +167,7 @@ _FORMS: dict[ClientProgram, Callable[[Endpoint], str]] = {
     ClientProgram.CURL: _format_curl,
     ClientProgram.PYTHON: _format_python,
 }
-# Where each form goes.
+# Where each configuration goes.
 PLACES = {
     ClientProgram.OPENCODE: "opencode.json of a project, or ~/.config/opencode/opencode.json",
     ClientProgram.CONTINUE: "~/.continue/config.yaml",
@@ -177,7 +177,8 @@ PLACES = {
 }
 
 
-# A request's own steps make its tokens, but for the first one and what the last step cuts off; more are of others.
+# The steps and accepted tokens of a request add up to its tokens, but for the first token and a cut last step. A larger
+# difference means that the counters include other requests.
 _OWN_SHARE, _OWN_TOKENS = 0.1, 16
 
 
@@ -189,7 +190,7 @@ _HELP = """\
 
 
 def obey_command(conversation: Conversation, line: str) -> str | None:
-    """Do what a line that begins with / says; return what there is to say of it, or None to leave."""
+    """Execute a chat command (a line that begins with /); return its output, or None to leave."""
     name, _, words = line[1:].partition(" ")
     words = words.strip()
     if name in {"quit", "exit"}:
@@ -217,7 +218,7 @@ def _set_temperature(conversation: Conversation, words: str) -> str:
 
 
 def list_cautions(run: Run) -> list[str]:
-    """Return what a user has to know before the first answer of a server, a sentence each; mostly nothing."""
+    """Return the warnings to show before a chat, one sentence each; mostly none."""
     boot, synthetic = describe_boot(run), run.plan.synthetic
     return [
         *([f"! {boot}"] if boot else []),
@@ -226,7 +227,7 @@ def list_cautions(run: Run) -> list[str]:
 
 
 def format_turn(turn: Turn) -> str:
-    """Return the measures of an answer in a line; what is not known is left out."""
+    """Return the measures of an answer in one line; unknown ones are left out."""
     done = turn.request
     parts = [f"{pluralize(done.tokens, 'token')} in {done.total:.1f} s"]
     parts += [f"{done.decode_tok_s:.1f} tok/s"] if done.decode_tok_s else []
@@ -238,7 +239,7 @@ def format_turn(turn: Turn) -> str:
 
 
 def find_acceptance_length(done: RequestDone) -> float | None:
-    """Return the acceptance length of a request alone; None where the counters have the steps of others as well."""
+    """Return the acceptance length of a request; None if the counters include steps of other requests."""
     if done.steps is None or done.accepted is None:
         return None
     others = abs(done.steps + done.accepted - done.tokens)
@@ -246,5 +247,5 @@ def find_acceptance_length(done: RequestDone) -> float | None:
 
 
 def format_tool_call(call: ToolCall) -> str:
-    """Return a tool call as one would write it."""
+    """Return a tool call as source code."""
     return f"{call.name}({call.arguments})"

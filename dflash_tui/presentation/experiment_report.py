@@ -1,4 +1,4 @@
-"""The report of an experiment as sections: the answer first, then picture and table, then what is behind them."""
+"""The report of an experiment as sections: the answer, pictures, tables and details."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from dflash_tui.vllm_output.log_facts import describe_network
 
 ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians."
 _WIDEST = 100
-_DIGITS = 12  # of a SHA-256, enough to tell two apart
-# Settings whose effect is in the plan.
+_DIGITS = 12  # hex digits of a SHA-256 shown
+# Settings whose effect the plan shows.
 _SHOWN_OTHERWISE = ("patches.", "env.", "start.")
 
 
 def build_answer(report: ExperimentReport, comparison: Comparison) -> Section:
-    """Return the answer on two arms in three lines, then what qualifies it."""
+    """Return the answer on two arms, then its qualifications."""
     notes = [*verdict_text.list_answer(report, comparison), *verdict_text.list_notes(report, comparison)]
     if comparison.outputs and comparison.outputs.verdict is OutputVerdict.DIFFERENT:
         return Section("", (*notes, Lines(tuple(_list_first_difference(report, comparison)))))
@@ -74,13 +74,13 @@ def build_answer(report: ExperimentReport, comparison: Comparison) -> Section:
 
 
 def list_sweep_notes(report: ExperimentReport) -> list[Note]:
-    """Return what a sweep comes to: the recommended value first; nothing of another experiment."""
+    """Return the result of a sweep, the recommended value first; empty if there is no sweep."""
     lines = verdict_text.describe_sweep(report)
     return [Note(line, "" if place else "★", "" if place else "bold") for place, line in enumerate(lines)]
 
 
 def build_report(report: ExperimentReport, *, details: bool = False) -> list[Section]:
-    """Return what a terminal shows: the answer, intervals, the arms; with `details` all that is behind it."""
+    """Return the sections for a terminal; `details` adds the statistics behind the answer."""
     design, comparisons = report.design, report.comparisons
     if design.checks_output:
         return [Section("", tuple(_list_output_check(report)))]
@@ -98,7 +98,7 @@ def build_report(report: ExperimentReport, *, details: bool = False) -> list[Sec
 
 
 def list_start_parts(report: ExperimentReport, arms: Sequence[int]) -> list[Part]:
-    """Return bars of the starts and of the first requests, and the phases where starts were judged."""
+    """Return bars of the starts and first requests; in an A/B of starts also the table of phases."""
     bars = build_start_bars(report.design, report.boots, arms)
     phases = build_phases_table(report.design, report.boots, arms)
     parts: list[Part] = [bars if bars.bars else Note("no start was measured", style="dim")]
@@ -106,7 +106,7 @@ def list_start_parts(report: ExperimentReport, arms: Sequence[int]) -> list[Part
 
 
 def list_titled_parts(sections: Sequence[Section]) -> list[Part]:
-    """Return the parts of sections, each section after its title."""
+    """Return the parts of all sections, each section preceded by its title."""
     parts: list[Part] = []
     for section in sections:
         parts += [*([Note("")] if parts else []), Note(section.title, style="bold"), *section.parts]
@@ -114,7 +114,7 @@ def list_titled_parts(sections: Sequence[Section]) -> list[Part]:
 
 
 def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -> list[Section]:
-    """Return what is behind a report: statistics, prompts, boots, latencies, and what stock is."""
+    """Return the details: statistics, prompts, boots, latencies, and what the stock arm runs."""
     design = report.design
     sections = []
     for comparison in comparisons:
@@ -148,7 +148,7 @@ def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> 
 
 
 def render_markdown(report: ExperimentReport) -> str:
-    """Return the report that one posts: what was compared, the answer, a table, the plot, conditions, commands."""
+    """Return the report as Markdown to post."""
     design = report.design
     kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
@@ -288,7 +288,7 @@ def _format_launch(argv: Sequence[str], env: dict[str, str]) -> str:
 
 
 def list_stock_rows(design: Design) -> list[str]:
-    """Return what stock is and what ours has beyond it, a sentence each; nothing of another experiment."""
+    """Return what the stock arm runs and what ours adds, one sentence each; empty for other experiments."""
     if design.vary != variation.STOCK_KEY or len(design.arms) != 2:
         return []
     bare, ours = design.arms
@@ -327,9 +327,9 @@ def _format_settings(arm: Arm, *, shared: bool) -> list[str]:
     return [f"{name}={value}" for name, value in settings.items() if variation.is_shared(name) is shared]
 
 
-MARKS = "●◆▲■▼★"  # one per arm, so that colour is never alone
+MARKS = "●◆▲■▼★"  # one per arm, so that arms do not differ by colour alone
 _NAME, _COLUMN = 24, 18
-_LEAST_REQUESTS = 20  # fewer have a median, but no percentiles
+_LEAST_REQUESTS = 20  # fewer requests get a median but no percentiles
 _FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
 _INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
 
@@ -345,13 +345,13 @@ def arm_mark(arm: int) -> str:
 
 
 def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
-    """Return letter and name of an arm, the name cut so that it differs from those of the others."""
+    """Return the letter and name of an arm; a shortened name still differs from the other arms' names."""
     labels = [label_arm(design, place) for place in range(len(design.arms))]
     return f"{arm_letter(arm)} {shorten_names(labels, width)[labels[arm]]}"
 
 
 def describe_variation(design: Design) -> str:
-    """Return what is varied, as `mode: eager against compile`; of a tune within which budget."""
+    """Return what is varied, such as `mode: eager against compile`; for a tune its budget."""
     if design.tuning:
         return f"tune within {format_duration(design.tuning.budget)}"
     names = [truncate_middle(arm.name, _NAME) for arm in design.arms]
@@ -360,7 +360,7 @@ def describe_variation(design: Design) -> str:
 
 
 def describe_certainty(design: Design) -> str:
-    """Return how sure an experiment can be: `4 boots, 2 per arm`, or `measured apart, 2 boots`."""
+    """Return the number of boots, such as `4 boots, 2 per arm` or `measured apart, 2 boots`."""
     boots = pluralize(len(design.order), "boot")
     if design.tuning:
         return boots
@@ -371,17 +371,17 @@ def describe_certainty(design: Design) -> str:
 
 
 def synthetic_label(design: Design) -> str:
-    """Return why the figures are not those of a real model, or nothing."""
+    """Return a warning if the figures are not a real model's, else ""."""
     return f"not a real model's figures: {design.synthetic}" if design.synthetic else ""
 
 
 def count_requests(boots: Iterable[Boot]) -> int:
-    """Return how many requests were measured."""
+    """Return the number of measured requests."""
     return sum(len(boot.requests) for boot in boots)
 
 
 def format_seconds(seconds: float, digits: int = 1) -> str:
-    """Return seconds with that many digits, from a minute on as a duration."""
+    """Return seconds with `digits` digits; from one minute on a duration."""
     return f"{seconds:.{digits}f} s" if seconds < 60 else format_duration(seconds)
 
 
@@ -390,7 +390,7 @@ def _mark_arm(arm: int) -> Span:
 
 
 def _list_starts(design: Design, boots: Sequence[Boot], arm: int) -> list[tuple[str, MedianFigure | None]]:
-    """Return the starts of an arm, and its first request, by their names; of an A/B of starts those it judges."""
+    """Return an arm's starts and first request by name; in an A/B of starts only the judged starts."""
     of = summarize_arm(boots, arm)
     if design.measures_start:
         return [("cold starts", of.ready)] if design.cold else [("first start", of.filling), ("later starts", of.ready)]
@@ -398,7 +398,7 @@ def _list_starts(design: Design, boots: Sequence[Boot], arm: int) -> list[tuple[
 
 
 def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
-    """Return a row per arm: how many boots measured something, the medians of its boots, ± half their range."""
+    """Return a row per arm: its boots, and the median over boots of each figure, ± half the range."""
     rows: list[tuple[str | Span, ...]] = []
     for arm in range(len(design.arms)):
         of, starts = summarize_arm(boots, arm), _list_starts(design, boots, arm)
@@ -416,7 +416,7 @@ def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
 
 
 def _format_figure(figure: MedianFigure | None, digits: int = 1, *, seconds: bool = False) -> str:
-    """Return `35.9 ±3%`, half the range as a share of the median, `35.9` of one boot, or a dash."""
+    """Return `35.9 ±3%` (half the range over the median), `35.9` for one boot, or a dash."""
     if figure is None:
         return UNKNOWN
     text = format_seconds(figure.median, digits) if seconds else f"{figure.median:.{digits}f}"
@@ -424,9 +424,9 @@ def _format_figure(figure: MedianFigure | None, digits: int = 1, *, seconds: boo
 
 
 def build_intervals(comparison: Comparison) -> Intervals:
-    """Return the ratio of each prompt with its interval, then that of all, with its level where it is not 95 %.
+    """Return the ratio and interval of each prompt, then of all prompts together.
 
-    Of starts there is the last alone, a ratio of seconds, of which less is better. Noise is not drawn.
+    An A/B of starts has only the last, a ratio of seconds. Intervals too wide to tell anything are left out.
     """
     if comparison.ratio and is_noisy(comparison.ratio) and not comparison.ratio.excludes_one:
         return Intervals(())
@@ -443,7 +443,7 @@ def build_intervals(comparison: Comparison) -> Intervals:
 
 
 def build_start_bars(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Bars:
-    """Return the medians of the starts and of first requests, arm by arm on one scale, what is unknown left out."""
+    """Return the median starts and first requests of each arm on one scale; unknown ones are left out."""
     starts = {arm: _list_starts(design, boots, arm) for arm in arms}
     figures = [(name, arm, figure) for row in zip(*starts.values(), strict=True) for arm, (name, figure) in
                zip(starts, row, strict=True) if figure]  # fmt: skip
@@ -457,7 +457,7 @@ def build_start_bars(design: Design, boots: Sequence[Boot], arms: Sequence[int])
 
 
 def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Table | None:
-    """Return the median seconds of each phase of the starts by arm; None where starts were not what was measured."""
+    """Return the median seconds of each start-up phase by arm; None unless starts were measured."""
     if not design.measures_start:
         return None
     starts = [[_split_start(boot) for boot in select_measured_boots(boots, arm) if boot.start == "measured"]
@@ -484,7 +484,7 @@ def _split_start(boot: Boot) -> dict[str, float]:
 
 
 def build_boots_table(report: ExperimentReport) -> Table:
-    """Return a row per boot: how it started, and what it measured."""
+    """Return a row per boot: its start and its measured figures."""
     design, boots = report.design, report.boots
     header = ("boot", "arm", "start", "ready", "first request", "tok/s", "requests", "remark")
     rows: list[tuple[str | Span, ...]] = []
@@ -507,7 +507,7 @@ def build_boots_table(report: ExperimentReport) -> Table:
 
 
 def build_latency_table(report: ExperimentReport) -> Table | None:
-    """Return the latencies by arm and number of streams, and by prompt where enough requests have percentiles."""
+    """Return latencies by arm and streams, and by prompt if it has enough requests for percentiles."""
     rows: list[tuple[str | Span, ...]] = []
     for arm in range(len(report.design.arms)):
         requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
@@ -527,7 +527,7 @@ def build_latency_table(report: ExperimentReport) -> Table | None:
 
 
 def describe_energy(report: ExperimentReport) -> list[str]:
-    """Return the energy of an output token of each arm, a line for each number of streams; nothing where unknown."""
+    """Return the energy per output token of each arm, one line per number of streams; empty if unknown."""
     lines: dict[int, list[str]] = {}
     for streams, arm in product(report.design.concurrency, range(len(report.design.arms))):
         windows = [w for boot in report.boots if boot.arm == arm for w in boot.windows if w.streams == streams]

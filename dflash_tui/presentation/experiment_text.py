@@ -1,4 +1,4 @@
-"""The text of an A/B or a tune for a terminal: what it is going to do, what happens, what a tune has found."""
+"""The text of an A/B or tune for a terminal: its design, its events and the result of a tune."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verd
 from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
-_MANY_HOURS = 3  # from here on minutes say nothing
+_MANY_HOURS = 3  # from this many hours on, minutes are left out
 STAGES = {
     "starting": "starting",
     "cold": "the first request, alone",
@@ -41,32 +41,32 @@ STAGES = {
 
 
 class Designed(Event, frozen=True, tag="experiment"):
-    """What an experiment is going to do."""
+    """The design of an experiment that is about to begin."""
 
     design: Design
 
 
 class Detached(Event, frozen=True, tag="detached"):
-    """An experiment goes on in a process of its own, and is no longer followed."""
+    """The experiment continues in its driver process and is no longer followed."""
 
     id: str
 
 
 class Reported(Event, frozen=True, tag="ab report"):
-    """What an experiment has found."""
+    """The report of an experiment."""
 
     report: ExperimentReport
 
 
 def describe_experiment(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> str:
-    """Return what an experiment is going to do as lines of a label and a text."""
+    """Return the design of an experiment as labelled lines."""
     return "\n".join(f"{label:<8} {text}" for label, text in list_design_rows(design, estimate, stopped))
 
 
 def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return what an A/B or a tune is going to do, for somebody who decides whether it may: labels and texts.
+    """Return the design of an A/B or tune as labels and texts, for the user to confirm.
 
-    The servers that are called `stopped` are stopped before it begins.
+    `stopped` are the names of servers that will be stopped first.
     """
     rows = _list_ab_rows(design, estimate, stopped)
     return _list_tune_rows(design, design.tuning, estimate, rows) if design.tuning else rows
@@ -96,7 +96,7 @@ def _list_ab_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[
 
 
 def describe_sent(design: Design) -> list[str]:
-    """Return what each boot sends, or that it judges starts, a sentence each."""
+    """Return what each boot sends, or that starts are judged, one sentence each."""
     if design.measures_start:
         return ["the seconds until a server is ready; nothing is sent but what shows that"]
     least = "at least " if max(design.concurrency) > 1 else ""
@@ -112,7 +112,7 @@ def describe_sent(design: Design) -> list[str]:
 
 
 def describe_caches(design: Design) -> str:
-    """Return which compile caches the arms have."""
+    """Return the compile caches of the arms."""
     if design.cold:
         return "each arm its own, empty at each boot"
     if design.measures_start:
@@ -135,13 +135,13 @@ def _format_duration_estimate(estimate: DurationEstimate) -> str:
 
 
 def describe_experiment_commands(design: Design, program: str) -> str:
-    """Return the commands that watch and stop an experiment, one per line; `program` is how the user calls this one."""
+    """Return the commands that watch and stop an experiment, one per line."""
     command = f"{program} {design.command_word}"
     return f"  watch: {command} attach {design.id}\n  stop:  {command} stop {design.id}"
 
 
 def format_event(design: Design, event: Happened) -> str:
-    """Return what happened in a line; empty for what needs none."""
+    """Return an event in one line; empty for events that are not shown."""
     match event:
         case BootBegan():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
@@ -187,12 +187,12 @@ def _format_ended_boot(boot: Boot, attempts: int) -> str:
 
 
 class CandidateRow(NamedTuple):
-    """A setting of a tune for a reader: its arm, how it stands, its boots and speed."""
+    """A setting of a tune: its arm, state, boots and speed."""
 
     arm: int
     name: str
     standing: str
-    """`ahead`, `in the field`, `out`, `failed`, `to come`, or `no figures` where answers were too short."""
+    """`ahead`, `in the field`, `out`, `failed`, `to come`, or `no figures` if its answers were too short."""
     boots: int
     tok_s: float | None
     ready: float | None
@@ -229,7 +229,7 @@ def _label_rest(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def list_candidates(progress: Progress) -> list[CandidateRow]:
-    """Return every setting of a tune, the fastest first, then those to come and those that failed."""
+    """Return every setting of a tune: measured ones, fastest first, then untried and failed ones."""
     design = progress.design
     field = progress.rounds[-1].field if progress.rounds else (0,)
     best = tune_schedule.choose_leader(progress) if progress.boots else 0
@@ -267,7 +267,7 @@ def _stand(arm: int, best: int, field: Sequence[int], summary: ArmSummary) -> st
 
 
 def format_best(design: Design, outcome: TuneOutcome) -> str:
-    """Return in a sentence which setting is the best and by how much, or that none is shown to be faster."""
+    """Return which setting is fastest and by how much, or that none is shown to be faster."""
     name = design.arms[outcome.best].name
     if outcome.tried <= 1:
         return "only the published setting has been measured" if outcome.tried else "nothing has been measured yet"
@@ -290,7 +290,7 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
 
 
 def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[str]:
-    """Return what a tune has found as lines: the best first, then what is behind it."""
+    """Return the result of a tune as lines: the best setting first, then the details."""
     lines = [format_best(design, outcome)]
     confounds = outcome.comparison.confounds if outcome.comparison and outcome.confirmed else ()
     if outcome.comparison and outcome.confirmed:
@@ -323,7 +323,7 @@ def _describe_need(boots: Sequence[Boot], spent: float) -> str:
 
 
 def build_settings_table(progress: Progress) -> Table:
-    """Return a row for each setting: its name, how it stands, its boots, tok/s and seconds to ready."""
+    """Return a row per setting: name, state, boots, tok/s and seconds to ready."""
     rows = [
         (
             candidate.name,

@@ -1,4 +1,4 @@
-"""The text of plans, published figures and checks, the same in the panel and on the command line."""
+"""The text of plans, published figures and checks, for the panel and the command line."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, RestartPolicy, 
 from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
 from dflash_tui.planning.startup_optimizations import StartupOptimization
 
-if TYPE_CHECKING:  # pynvml and httpx cost 280 ms that the panel's first paint is spared
+if TYPE_CHECKING:  # importing pynvml and httpx takes 280 ms, which would delay the panel's first paint
     from dflash_tui.launch.preflight.check import Check
     from dflash_tui.launch.preflight.runner import PreflightReport
     from dflash_tui.monitoring.startup_history import MedianSeconds
 
-# Measured with vLLM 0.26.0, Gemma 4 26B-A4B's shape in random weights, one stream, 15 tokens per step.
+# Measured with vLLM 0.26.0, random weights in the shape of Gemma 4 26B-A4B, one stream, 15 tokens per step.
 _GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of compile's tok/s on an H200"
-# The kernel for the global layers of that model, at 8192 tokens of context: microseconds per layer and step.
+# The kernel of that model's global layers at 8192 tokens of context: microseconds per layer and step.
 _SPLIT_KERNEL = "87 instead of 692 µs per wide layer and step after 8k of context on an H200, the kernel alone"
-# The server of that model with text whose tokens differ, two boots each (compile, V2 runner).
+# A server of that model, prompts of differing tokens, two boots each (compile, V2 runner).
 _SPLIT_SERVER = "split verification (1.2 to 1.9 × the tok/s after 2k to 32k on an H200)"
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
-# The values of NCCL_DEBUG with which NCCL says what it talks over.
+# The values of NCCL_DEBUG with which NCCL logs its transport.
 _TELLING = frozenset({"INFO", "TRACE"})
 
 
 def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return what a user decides by, a row each: memory, downloads, speed, time to ready, context, port; then warnings.
+    """Return the summary of a plan, one row per fact, then its warnings.
 
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
@@ -54,7 +54,7 @@ def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
 
 
 def list_plan_rows(planned: PlannedLaunch, before: MedianSeconds | None) -> list[tuple[str, str]]:
-    """Return what a user decides by: memory, downloads, speed, time to ready, context and port, each with its label."""
+    """Return labelled rows: memory, downloads, speed, time to ready, context and port."""
     return [
         *([] if planned.plan.on_cpu else [("fits", _summarize_memory(planned))]),
         ("fetch", _summarize_downloads(planned)),
@@ -95,7 +95,7 @@ def _summarize_memory(planned: PlannedLaunch) -> str:
 
 
 def _summarize_downloads(planned: PlannedLaunch) -> str:
-    """Return what an engine and models that are not here take to download and on disk."""
+    """Return the size of the missing engine and models, as download and on disk."""
     from dflash_tui.engines import model_hub
 
     plan, engine, build = planned.plan, planned.resolved.engine, planned.resolved.recipe.build
@@ -120,7 +120,7 @@ def _summarize_downloads(planned: PlannedLaunch) -> str:
 
 
 def _name_each(planned: PlannedLaunch) -> str:
-    """Return of what one figure is where a server takes several hosts or GPUs; empty for one GPU."""
+    """Return ` on each of N hosts` or GPUs, the unit of a figure; empty for one GPU."""
     if planned.plan.ranks:
         return f" on each of {len(planned.plan.ranks) + 1} hosts"
     count = planned.resolved.flags.get("tensor-parallel-size", 1)
@@ -141,9 +141,9 @@ def _summarize_context(planned: PlannedLaunch) -> str:
 
 
 def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return the plan for a reader: what is served, with what, what has to be fetched, and what is known about it.
+    """Return the whole plan: models, engine, patches, downloads, expected figures and command.
 
-    Its lines are folded to `width` columns; those of the command, which people copy, are not. 0 is without a limit.
+    Lines are folded to `width` columns (0: no limit), except the command, so that it can be copied.
     """
     resolved, plan = planned.resolved, planned.plan
     rows = [
@@ -217,7 +217,7 @@ def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
 
 
 def describe_model(name: str, *facts: str) -> str:
-    """Return the name of a model with what is known of it in brackets, such as its quantization and licence."""
+    """Return the name of a model with facts in brackets, such as quantization and licence."""
     details = ", ".join(filter(None, facts))
     return f"{name} ({details})" if details else name
 
@@ -231,7 +231,7 @@ def _describe_drafting(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 
 def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return why graphs mode is worth a try where the recipe does not take it; empty where it is no choice."""
+    """Return a suggestion to try graphs mode; empty if the plan uses it or cannot."""
     if not cuda_graphs.is_choice(resolved, plan.mode, plan.num_speculative_tokens):
         return ""
     advice = resolved.modes.get(Mode.GRAPHS, _GRAPHS_ELSEWHERE)
@@ -240,7 +240,7 @@ def format_graphs_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 
 def list_start_measures(resolved: ResolvedRecipe, plan: Plan) -> list[str]:
-    """Return a line for each startup optimization: what is taken, what is not and why, what may be tried."""
+    """Return a line for each startup optimization: used, left out and why, or available."""
     used = [startup_optimizations.OPTIMIZATIONS[name] for name in plan.start]
     lines = [f"{measure.name}: {measure.does}{_format_gain(measure)}" for measure in used]
     lines += [f"without {name}: {why}" for name, why in plan.start_left_out.items()]
@@ -256,7 +256,7 @@ def _format_gain(measure: StartupOptimization) -> str:
 
 
 def format_set_up(planned: PlannedLaunch) -> str:
-    """Return which set-up is planned, and what the fast one gains; empty where there is none."""
+    """Return the planned set-up and the gain of the fast one; empty if there is no fast one."""
     resolved, plan = planned.resolved, planned.plan
     if plan.set_up is SetUp.FAST:
         return f"fast: {plan.mode.value} with {_SPLIT_SERVER}; --published for the other"
@@ -269,7 +269,7 @@ def format_set_up(planned: PlannedLaunch) -> str:
 
 
 def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return why fewer drafts are worth a try where Triton attention splits steps of few tokens only; else empty."""
+    """Return a suggestion of fewer drafted tokens, which Triton attention can split; else ""."""
     most = patch_selection.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
     if not most:
         return ""
@@ -282,7 +282,7 @@ def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 
 def format_memory(fit: MemoryEstimate) -> str:
-    """Return the memory arithmetic in a line; what is unknown is named."""
+    """Return the memory estimate in one line; unknown parts are named."""
     parts = list_shares(fit)
     parts.append(f"KV for {fit.max_model_len or UNKNOWN} tokens {format_gib(fit.kv_needed)}")
     kind = "unified memory" if fit.unified else "GPU memory"
@@ -297,12 +297,12 @@ def format_memory(fit: MemoryEstimate) -> str:
 
 
 def list_shares(fit: MemoryEstimate) -> list[str]:
-    """Return the parts of the memory without the KV cache, each with its size."""
+    """Return the parts of the memory other than the KV cache, each with its size."""
     return [f"{share.name} {'≥ ' if share.least else ''}{format_gib(share.size)}" for share in fit.shares]
 
 
 def format_time_to_ready(plan: Plan, before: MedianSeconds | None) -> str:
-    """Return how long a start will take, by earlier runs here or else by what was published; empty when unknown."""
+    """Return the expected time to ready, from earlier runs here or else as published; empty if unknown."""
     if before:
         often = "the last time" if before.n == 1 else f"the last {before.n} times (median)"
         return f"after about {format_duration(before.seconds)}, as {often} here"
@@ -314,19 +314,19 @@ def format_time_to_ready(plan: Plan, before: MedianSeconds | None) -> str:
 
 
 def format_restart(policy: RestartPolicy) -> str:
-    """Return how a server that dies is launched again, and by whom; empty when it is not."""
+    """Return how often a server that exits is restarted, and by which command; empty if never."""
     if not policy.times:
         return ""
     return f"after a crash, {format_restart_limit(policy)}, by `up` and the panel while they watch it, and by `service`"
 
 
 def format_restart_limit(policy: RestartPolicy) -> str:
-    """Return how often a server that dies is launched again."""
+    """Return the limit on restarts."""
     return f"at most {pluralize(policy.times, 'time')} within {format_duration(policy.within_s)}"
 
 
 def format_published(band: ExpectedFigures) -> str:
-    """Return published figures in a line, with what they are from, and of which set-up where that is another."""
+    """Return published figures in one line, with their source and, if it differs, their set-up."""
     of = f"{band.mode.value}: " if band.mode else ""
     of = f"published for {band.set_up}: " if band.set_up else of
     figures = [
@@ -360,14 +360,14 @@ def _range(values: tuple[float, ...], scale: float, unit: str) -> str:
 
 
 def format_check(check: Check, width: int = 0) -> str:
-    """Return a check in one line, or two with its fix, each folded to `width` columns; 0 is without a limit."""
+    """Return a check in one line, or two with its fix, each folded to `width` columns (0: no limit)."""
     finding = fold_line(f"{MARKS[check.level.value]} {check.name}: {check.finding}", width, hang=2)
     fix = fold_line(f"{'':4}→ {check.fix}", width, hang=6) if check.fix and check.level.value != "ok" else ""
     return "\n".join(filter(None, [finding, fix]))
 
 
 def format_verdict(report: PreflightReport) -> str:
-    """Return what the checks come to."""
+    """Return the result of all checks in one sentence."""
     warnings = sum(check.level.value == "warn" for check in report.checks)
     noted = f", {pluralize(warnings, 'warning')}" if warnings else ""
     if failed := len(report.failed):

@@ -1,4 +1,4 @@
-"""Text of the catalogue: a pair as a row, as facts with their sources, and as a drafter for a model."""
+"""The text of the catalogue: pairs as rows, as facts with sources, and as drafters for a model."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe
 from dflash_tui.planning.recipes.recipe import Recipe
 
-if TYPE_CHECKING:  # it asks the hub: httpx costs what the panel's first paint is spared
+if TYPE_CHECKING:  # importing httpx would delay the panel's first paint
     from dflash_tui.engines.model_config import TreeDrafter
 
 _OLDEST = "0.20.0"
 
 
 class Place(NamedTuple):
-    """The machine that a pair is looked at for; without a class it is any."""
+    """The machine for which a pair is considered; any machine if no class is given."""
 
     hardware: Hardware | None = None
     budget: float | None = None
-    """The GiB that vLLM may take."""
+    """The GiB that vLLM may use."""
 
 
 def choose_place(cards: Sequence[Gpu]) -> Place:
-    """Return the GPU with the most free memory as a place; any machine without one."""
+    """Return the GPU with the most free memory; any machine if there is none."""
     measured = [card for card in cards if card.memory_total]
     if not measured:
         return Place()
@@ -45,7 +45,7 @@ def choose_place(cards: Sequence[Gpu]) -> Place:
 
 
 def format_need(catalogue: Catalogue, pair: CataloguePair, model: CatalogueModel | None) -> str:
-    """Return the memory that a precision of the pair needs; `≥` where something of it is not known."""
+    """Return the memory that a precision of the pair needs; `≥` if part of it is unknown."""
     need = catalogues.estimate_need(catalogue, pair, model) if model else None
     return f"{'≥ ' if need.unknown else ''}{need.gib:.1f} GiB" if need else UNKNOWN
 
@@ -56,7 +56,7 @@ def format_release(pair: CataloguePair) -> str:
 
 
 def find_nearest_figure(pair: CataloguePair, hardware: Hardware | None) -> CatalogueFigure | None:
-    """Return a published speed of vLLM: on one such machine, else on several of them, else the first that there is."""
+    """Return a published vLLM speed: on one GPU of this class, else on several, else the first of any."""
     speeds = [figure for figure in pair.figures if figure.values and "tok/s" in figure.what]
     speeds = [figure for figure in speeds if not figure.engine and (figure.n != 0 or pair.method is Method.NONE)]
     near = [figure for figure in speeds if hardware and figure.hardware.endswith(f"x {hardware.value}")]
@@ -65,7 +65,7 @@ def find_nearest_figure(pair: CataloguePair, hardware: Hardware | None) -> Catal
 
 
 def format_figure(figure: CatalogueFigure) -> str:
-    """Return a figure with its machine and the rest that it was measured with, and who published it when."""
+    """Return a figure with its machine, conditions, publisher and date."""
     values = " to ".join(f"{value:g}" for value in figure.values)
     parts = [" ".join(filter(None, [values, figure.what])), figure.hardware]
     parts += [f"n={figure.n}"] if figure.n is not None else []
@@ -75,7 +75,7 @@ def format_figure(figure: CatalogueFigure) -> str:
 
 
 def list_pair_facts(catalogue: Catalogue, pair: CataloguePair, place: Place) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a pair, each by the name of its row."""
+    """Yield the known facts of a pair as labels and texts."""
     target, model = catalogue.targets[pair.target], catalogues.choose_model(catalogue, pair, place.budget)
     yield "target", f"{model.repo if model else pair.target} ({', '.join(_describe_target(catalogue, pair))})"
     others = [f"{variant.repo} ({variant.precision or UNKNOWN})" for variant in target.variants if variant is not model]
@@ -111,13 +111,13 @@ def _list_sources(pair: CataloguePair) -> list[str]:
 
 
 def format_drafter(pair: CataloguePair) -> str:
-    """Return a way to draft for a model that was named, with the option that asks for it."""
+    """Return a drafter of the named model, with the option that selects it."""
     option = shlex.join(["--drafter", pair.drafter] if pair.drafter else ["--method", pair.method])
     return f"{option} ({describe_drafter(pair)})"
 
 
 def describe_drafter(pair: CataloguePair) -> str:
-    """Return how a pair drafts, the first release that does, and the published speed nearest to any machine."""
+    """Return how a pair drafts, the first release that supports it, and a published speed."""
     tokens = "" if pair.tokens is None else f", {pair.tokens} per step"
     figure = find_nearest_figure(pair, None)
     published = f"; {format_figure(figure)}" if figure else ""
@@ -125,12 +125,12 @@ def describe_drafter(pair: CataloguePair) -> str:
 
 
 def format_tree_drafter(drafter: TreeDrafter) -> str:
-    """Return a drafter of the hub's model tree, with the option that asks for it."""
+    """Return a drafter from the hub's model tree, with the option that selects it."""
     return f"{shlex.join(['--drafter', drafter.repo])} ({describe_tree_drafter(drafter)})"
 
 
 def describe_tree_drafter(drafter: TreeDrafter) -> str:
-    """Return how a drafter of the hub's model tree drafts, and the first release that does."""
+    """Return how a drafter from the hub's model tree drafts, and the first release that supports it."""
     requirements = (
         f"{drafter.method}, vLLM ≥ {drafter.oldest_vllm or _OLDEST}" if drafter.method else "its config is not open"
     )
@@ -144,7 +144,7 @@ def format_up_command(pair: CataloguePair, model: CatalogueModel) -> str:
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of recipe files, as it is shipped."""
+    """Return the JSON Schema of recipe files, as shipped."""
     schema = msgspec.json.schema(Recipe)
     fields = _field_texts()
     for name, part in schema["$defs"].items():
@@ -157,7 +157,7 @@ def schema_text() -> str:
 
 
 def _field_texts() -> dict[tuple[str, str], str]:
-    """Return the texts under the fields of a recipe's structs, by class and field, inherited ones included."""
+    """Return the field docstrings of the recipe structs, by class and field, inherited fields included."""
     texts: dict[tuple[str, str], str] = {}
     for node in ast.parse(inspect.getsource(recipe)).body:
         if not isinstance(node, ast.ClassDef):

@@ -1,7 +1,6 @@
-"""The report model: sections of notes, tables, bars, intervals and lines, built once, and how they become text.
+"""The report model: sections of notes, tables, bars, intervals and lines, and their rendering as text.
 
-Every renderer (terminal, Markdown, panel) draws the same sections. Control characters are removed here, where text is
-drawn.
+Every renderer (terminal, Markdown, panel) draws the same sections. Control characters are removed on drawing.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.experiments.analysis.stats import Ratio
 
 _GAP = 2
-_NARROWEST, _WIDTH = 20, 100  # cells of a note, and of a drawing without a limit
+_NARROWEST, _WIDTH = 20, 100  # cells: the narrowest note; the width of a drawing without a limit
 _LABEL, _LEAST_BAR, _LEAST_AXIS = 24, 4, 9
 _LEAST_SCALE, _MOST_SCALE = math.log(1.05), math.log(1000)
 _NOISY = 2.0
 
 
 class Span(NamedTuple):
-    """Text with the name of its style: `good`, `bad`, `warn`, `dim`, `bold`, `head`, `arm 0` and so on, or none."""
+    """Text with its style: `good`, `bad`, `warn`, `dim`, `bold`, `head`, `arm 0` and so on, or ""."""
 
     text: str
     style: str = ""
 
 
 class Note(NamedTuple):
-    """A sentence; `mark` is `✗` where it refuses a verdict, `!` where it qualifies it, or any other sign, or empty."""
+    """A sentence with a mark: `✗` refuses a verdict, `!` qualifies it; others, or "", are neutral."""
 
     text: str
     mark: str = ""
@@ -44,13 +43,13 @@ class Note(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Lines that stay as they are, such as commands."""
+    """Lines that are never folded, such as commands."""
 
     lines: tuple[str, ...]
 
 
 class Table(NamedTuple):
-    """Cells under a header; the columns in `right` are aligned to the right."""
+    """Cells under a header; the columns in `right` are right-aligned."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str | Span, ...], ...]
@@ -58,7 +57,7 @@ class Table(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar of a share of the longest one; None where nothing was measured."""
+    """A bar; `share` is its length relative to the longest one, None if nothing was measured."""
 
     label: str
     arm: Span
@@ -67,13 +66,13 @@ class Bar(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Bars on one scale; a label that is the same as the one before is drawn once."""
+    """Bars on one scale; consecutive equal labels are drawn once."""
 
     bars: tuple[Bar, ...]
 
 
 class Interval(NamedTuple):
-    """A ratio with its interval; `style` is that of its line."""
+    """A ratio with its interval, and the style of its line."""
 
     label: str
     ratio: Ratio
@@ -81,7 +80,7 @@ class Interval(NamedTuple):
 
 
 class Intervals(NamedTuple):
-    """Intervals drawn around 1 on one logarithmic axis."""
+    """Intervals around 1 on one logarithmic axis."""
 
     intervals: tuple[Interval, ...]
 
@@ -98,12 +97,12 @@ class Section(NamedTuple):
 
 
 def is_noisy(ratio: Ratio | None) -> bool:
-    """Whether an interval is wider than a factor of 2, so that its estimate says nothing."""
+    """Whether an interval spans more than a factor of 2, too wide for its estimate to be of use."""
     return ratio is not None and not (ratio.low > 0 and ratio.high <= _NOISY * ratio.low)
 
 
 def format_factor(value: float) -> str:
-    """Return a ratio with the digits that mean something; beyond a thousand either way none do."""
+    """Return a ratio with its significant digits, or `>1000` or `<0.001`."""
     if not 0.001 <= value < 1000:
         return ">1000" if value > 1 else "<0.001"
     if value < 0.01:
@@ -152,7 +151,7 @@ def _lay_out_note(note: Note, width: int) -> list[Line]:
 
 
 def _lay_out_table(table: Table, width: int) -> list[Line]:
-    """Return the header and the rows; columns that have no room are left out whole, the last ones first."""
+    """Return the header and the rows; the last columns are dropped if they do not fit."""
     rows = [[Span(clean_line(cell)) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
     lines = [[Span(name, "head") for name in table.header], *rows]
     widths = [max(len(line[column].text) for line in lines) + _GAP for column in range(len(table.header))]
@@ -195,7 +194,7 @@ def _lay_out_intervals(intervals: Sequence[Interval], width: int) -> list[Line]:
     ]
     most = min(_MOST_SCALE, max([*ends, _LEAST_SCALE]) * 1.05)
     room = max(_LEAST_AXIS, min(width, _WIDTH) - name - 2 - max(map(len, figures), default=0))
-    room -= 1 - room % 2  # so that 1 has a cell of its own in the middle
+    room -= 1 - room % 2  # an odd width puts 1 in the middle cell
     lines: list[Line] = []
     for interval, figure in zip(intervals, figures, strict=True):
         label = truncate_middle(clean_line(interval.label), name)
@@ -225,7 +224,7 @@ def _draw_interval(ratio: Ratio, most: float, width: int, style: str) -> Line:
 
 
 def to_terminal(sections: Iterable[Section], width: int = 0) -> str:
-    """Return sections as text, headers of tables in capitals, an empty line between parts that are no notes."""
+    """Return sections as text, with table headers in capitals."""
     blocks: list[list[str]] = []
     for section in sections:
         if section.title:
@@ -241,7 +240,7 @@ def to_terminal(sections: Iterable[Section], width: int = 0) -> str:
 
 
 def to_markdown(sections: Iterable[Section]) -> str:
-    """Return sections as Markdown in which nothing of what others wrote has a meaning."""
+    """Return sections as Markdown, with text from other sources escaped."""
     blocks: list[str] = []
     for section in sections:
         blocks += [f"## {escape_text(section.title.capitalize())}"] if section.title else []
@@ -270,17 +269,17 @@ def _render_part(part: Lines | Table | Bars | Intervals) -> str:
 
 
 def render_page(title: str, synthetic: str, lines: Iterable[str], sections: Iterable[Section]) -> str:
-    """Return a page of Markdown: title and lines, which are Markdown already, and sections.
+    """Return a Markdown page: title, lines (already Markdown) and sections.
 
-    `synthetic` is why its figures say nothing about a real model; empty where they do.
+    `synthetic` is why the figures say nothing about a real model; empty if they are real.
     """
     label = [f"> **Not a real model's figures: {escape_text(synthetic)}.**"] if synthetic else []
     return "\n\n".join([f"# {title}", *label, *lines, to_markdown(sections)]) + "\n"
 
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
-# What GitHub makes a link of by itself. It looks for names and numbers in what is shown, so that only something without
-# a width helps between the characters; for addresses in what is written, so that another way to write them does.
+# What GitHub turns into links by itself. Mentions and issue numbers are matched in the rendered text, so that only a
+# zero-width character breaks them; addresses are matched in the source, where an entity does.
 _LINKS = (
     (re.compile(r"@|#(?=\d)"), r"\g<0>&#8203;"),
     (re.compile(r"://"), "&#58;&#47;&#47;"),
@@ -289,7 +288,7 @@ _LINKS = (
 
 
 def escape_text(text: str) -> str:
-    """Return text of others for a paragraph or a cell: one line, without secrets, nothing in it meaning anything."""
+    """Return foreign text for a paragraph or cell: one line, secrets removed, Markdown escaped."""
     body = _SPECIAL.sub(r"\\\1", redact_secrets(" ".join(clean_line(line) for line in text.split("\n"))))
     for meant, instead in _LINKS:
         body = meant.sub(instead, body)
@@ -297,7 +296,7 @@ def escape_text(text: str) -> str:
 
 
 def quote_code(text: str) -> str:
-    """Return text of others as code within a line."""
+    """Return foreign text as inline code."""
     body = redact_secrets(clean_line(text)).replace("|", "\\|")
     if not body:
         return ""
@@ -307,7 +306,7 @@ def quote_code(text: str) -> str:
 
 
 def _quote_block(lines: Iterable[str]) -> str:
-    """Return lines as a block of code that no line of theirs can end."""
+    """Return lines as a code block with a fence longer than any in them."""
     body = redact_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
     longest = max((len(run) for run in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)

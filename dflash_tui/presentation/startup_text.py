@@ -1,4 +1,4 @@
-"""The text of a start: a row per phase, what the server uses, when it will be ready; for panel and command line."""
+"""The text of a start: a row per phase, facts about the server, and the time until it is ready."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dflash_tui.run_state.startup import PhaseSpan, Silence, Startup, detect_sil
 from dflash_tui.run_state.state import RunState
 
 _GIB_IN_GB = 1.073741824
-_MEASURABLE = 0.05  # seconds; what was faster has no speed worth telling
+_MEASURABLE = 0.05  # seconds; too short to compute a speed from
 _ASKED_LATE = 60.0
 _ORDER = list(Phase)
 
@@ -55,11 +55,11 @@ GLOSSES = (
     (Health.WARM.value, "it has answered a first real request: only now it is ready"),
     (Phase.UNATTRIBUTED.value, "time of which the log does not say what it was"),
 )
-"""The steps, phases and ends of a start, each in a line."""
+"""The steps, phases and ends of a start, each explained in one line."""
 
 
 class RowMark(Enum):
-    """How a row of a start stands; the value is what is drawn, so that colour is never alone."""
+    """The state of a row; the value is the sign drawn, so that states do not differ by colour alone."""
 
     DONE = "✓"
     RUNNING = "◐"
@@ -69,7 +69,7 @@ class RowMark(Enum):
 
 
 class StartupRow(NamedTuple):
-    """One phase of a start: its seconds so far (None before it or when unknown), what was expected, and a remark."""
+    """One phase of a start: seconds so far (None if unknown), expected seconds, and a remark."""
 
     mark: RowMark
     name: str
@@ -84,14 +84,14 @@ def format_expected(expected: MedianSeconds | None) -> str:
 
 
 def format_spread(kind: StartKind) -> str:
-    """Return the shortest and the longest time until ready; a dash where there are not two to tell apart."""
+    """Return the shortest and longest time to ready; a dash for fewer than two starts."""
     if len(kind.times_to_ready) < 2:
         return UNKNOWN
     return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
 
 
 def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:
-    """Return what has happened, what runs and what is still to come until the server is ready."""
+    """Return the past, current and coming phases until the server is ready."""
     if not state.startup.phase_changes:
         return []
     spans = state.startup.spans(now, state.exit.at if state.exit else None)
@@ -112,7 +112,7 @@ def _explain_phase(phase: Phase) -> str:
 
 
 def find_silence(state: RunState, now: float, expected: ExpectedStart | None) -> Silence | None:
-    """Return the silence of a start that says nothing, or None."""
+    """Return the current silence of a start, or None."""
     startup = state.startup
     usual = expected.phases.get(startup.phase) if expected and startup.phase else None
     last = state.lines[-1].at if state.lines else state.started_at
@@ -132,7 +132,7 @@ def _phase_row(state: RunState, span: PhaseSpan, expected: ExpectedStart | None,
 
 
 def format_silence(quiet: Silence) -> str:
-    """Return for how long nothing was said, whether the processes work, and what they are probably doing."""
+    """Return how long the log has been silent, and what the processes are probably doing."""
     work = ""
     if quiet.cores is not None and quiet.disk is not None:
         idle = "no CPU or disk in use" if quiet.warning else f"{quiet.cores:.1f} cores busy"
@@ -150,7 +150,7 @@ def _list_rows_after_up(
     )
     if startup.healthy_at is not None and state.up_at is not None:
         took = max(0.0, startup.healthy_at - state.up_at)
-        late = took > _ASKED_LATE  # nobody was there to ask
+        late = took > _ASKED_LATE  # no observer was attached
         healthy = StartupRow(RowMark.DONE, "healthy", None if late else took, note="/health answered 200")
     guessed = expected.first_request if expected else None
     if first is not None and not first.error:
@@ -202,7 +202,7 @@ def _format_weights(state: RunState, phase: Phase) -> str:
 
 
 def list_compiled_parts(startup: Startup) -> str:
-    """Return the parts that were compiled, each with its steps, and whether the cache helped."""
+    """Return the compiled parts, each with its steps, and whether the compile cache was used."""
     parts = []
     for name, steps in startup.compiled.items():
         step_times = [f"{label} {steps[step]:.1f}" for step, label in _STEPS.items() if steps.get(step) is not None]
@@ -216,7 +216,7 @@ _STEPS = {"dynamo": "Dynamo", "inductor": "Inductor", "loaded": "loaded in"}
 
 
 def format_kv_cache(state: RunState) -> str:
-    """Return the tokens that the KV cache holds, and how many of the longest requests that is."""
+    """Return the tokens that the KV cache holds, and how many requests of the longest length that is."""
     tokens, times, request_tokens = (
         _logged_figure(state, name) for name in ("kv_cache_size", "kv_concurrency", "kv_request")
     )
@@ -235,7 +235,7 @@ def _format_graphs(state: RunState) -> str:
 
 
 def list_facts(state: RunState) -> list[tuple[str, str]]:
-    """Return what the server said that it uses, as label and value; what it has not said is left out."""
+    """Return the facts that the server logged, as labels and values."""
     logged_facts = state.startup.facts
     facts = _list_logged_speculation(state)
     for of in ("", "drafter "):
@@ -278,9 +278,9 @@ def _list_logged_speculation(state: RunState) -> list[tuple[str, str]]:
 def format_ready_in(
     state: RunState, now: float, expected: ExpectedStart | None, usual: Mapping[Step, MedianSeconds] | None = None
 ) -> str:
-    """Return when the start will be ready, as an estimate; empty when it is over or nothing is known of its kind.
+    """Return the estimated time until the start is ready; empty if it is over or has no history.
 
-    `expected` is what earlier starts like this took, `usual` what the steps before a launch take.
+    `expected` is what earlier starts like this one took, `usual` what the steps before a launch take.
     """
     if state.exit or state.health is Health.UNHEALTHY or state.ready_at is not None:
         return ""

@@ -1,4 +1,4 @@
-"""The sentences of a verdict: the answer, its two figures, what to do next, what qualifies it, and its statistics."""
+"""The sentences of a verdict: answer, figures, next step, qualifications and statistics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dflash_tui.experiments.analysis.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL
 from dflash_tui.experiments.design import Design
 from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 
-# Values that say by themselves what they are.
+# Varied keys whose values need no key in front of them.
 _SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup"}
 _FACTOR_FROM = 1.5
 _FAR_SPREAD = 0.1
 _MOST_T = 1000
-# How far one prompt has to move the ratio of all, as a logarithm, to be named: less is chance.
+# A prompt is named if leaving it out moves the mean log ratio by more than this; less is chance.
 _LEAST_TURN = math.log(1.1)
 _NAME = 24
 _ADDED_BOOTS = 2
@@ -41,13 +41,13 @@ _LINE_END = "\n"
 
 
 def label_arm(design: Design, arm: int) -> str:
-    """Return what an arm is called: `compile`, `n=8`, `spec=off`."""
+    """Return the label of an arm: `compile`, `n=8`, `spec=off`."""
     name = design.arms[arm].name
     return name if design.tuning or design.vary in _SELF_EXPLANATORY else f"{design.vary}={name}"
 
 
 def name_prompt(prompt: PromptRatio) -> str:
-    """Return what a prompt is called, with how many were under way at a time where that is not one."""
+    """Return the name of a prompt, with the number of streams unless it is 1."""
     streams = f" ×{prompt.streams}" if prompt.streams != 1 else ""
     return truncate_middle(prompt.kind, _NAME) + streams
 
@@ -57,13 +57,13 @@ def _label_both(report: ExperimentReport, comparison: Comparison) -> tuple[str, 
 
 
 def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
-    """Return the verdict on arm b against arm a in one sentence, without a figure where that says nothing."""
+    """Return the verdict on arm b against arm a in one sentence; a noisy ratio is left out."""
     a, b = _label_both(report, comparison)
     starts, ratio = comparison.measure == START, comparison.ratio
     kind = "cold starts" if report.design.cold else "starts with filled caches"
     where = f"the {START} of {kind}" if starts else comparison.measure
     if comparison.word is Verdict.REFUSED:
-        reasons = dict.fromkeys(confound.what for confound in comparison.confounds if confound.refuses)  # each once
+        reasons = dict.fromkeys(confound.what for confound in comparison.confounds if confound.refuses)
         return f"refused: {'; '.join(reasons) or 'no prompt was measured in both'}"
     if comparison.word is Verdict.NO_DIFFERENCE or ratio is None:
         if is_noisy(ratio):
@@ -86,7 +86,7 @@ def format_headline(report: ExperimentReport, comparison: Comparison) -> str:
 
 
 def format_figures(report: ExperimentReport, comparison: Comparison) -> str:
-    """Return the judged figure of both arms with half the range of their boots; why it is noisy where it is."""
+    """Return the judged figure of both arms ± half the range of their boots, or why it is noisy."""
     if comparison.word is Verdict.REFUSED:
         return ""
     if is_noisy(comparison.ratio):
@@ -111,7 +111,7 @@ def format_figures(report: ExperimentReport, comparison: Comparison) -> str:
 
 
 def _disturbs(what: str) -> bool:
-    """Whether a confound is one of the machine's: load of others, clocks, temperature, power."""
+    """Whether a confound comes from the machine: other load, clocks, temperature, power."""
     return any(
         word in what for word in ("other processes", "load differed", "clock", "temperature", "power", "preempt")
     )
@@ -124,13 +124,13 @@ def _list_spreads(report: ExperimentReport, comparison: Comparison) -> list[str]
 
 
 def _depends_on_prompt(comparison: Comparison) -> bool:
-    """Whether the intervals of the slowest and the fastest prompt do not meet."""
+    """Whether the intervals of the slowest and the fastest prompt do not overlap."""
     far = _find_far_prompts(comparison)
     return bool(far) and far[0].ratio.high < far[1].ratio.low
 
 
 def _find_far_prompts(comparison: Comparison) -> tuple[PromptRatio, ...]:
-    """Return the prompts of the least and the greatest ratio where these are far apart."""
+    """Return the prompts with the lowest and highest ratio if these are far apart, else ()."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
     far = prompts and prompts[-1].ratio.ratio >= _FACTOR_FROM * prompts[0].ratio.ratio
     return (prompts[0], prompts[-1]) if far else ()
@@ -145,20 +145,20 @@ def _list_far_prompts(comparison: Comparison) -> list[str]:
 
 
 def _format_prompt(prompt: PromptRatio) -> str:
-    """Return the ratio of a prompt with its interval, which is shown although it may be wide."""
+    """Return the ratio of a prompt with its interval, however wide."""
     figures = [format_factor(value) for value in (prompt.ratio.ratio, prompt.ratio.low, prompt.ratio.high)]
     return "{} ({}–{})".format(*figures) + f" with {name_prompt(prompt)}"
 
 
 def _format_prompts(comparison: Comparison) -> str:
-    """Return the ratios of all prompts from the least on; of many the least and the greatest."""
+    """Return the ratios of all prompts in ascending order, or the lowest and highest of many."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
     shown = prompts if len(prompts) <= _MOST_PROMPTS else _find_far_prompts(comparison)
     return f"the ratio in {comparison.measure} is {', '.join(map(_format_prompt, shown))}"
 
 
 def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: str = "", share: str = "") -> str:
-    """Return what to do next, with the command, or the keys `add` and `share`; empty where nothing can be done."""
+    """Return the next step with its command, or with the keys `add` and `share`; empty if there is none."""
     design = report.design
     if comparison.word is Verdict.REFUSED:
         return f"remove the cause and repeat it: {design.command}" if design.command else ""
@@ -176,14 +176,14 @@ def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: s
 
 
 def list_answer(report: ExperimentReport, comparison: Comparison) -> list[Note]:
-    """Return the answer in words, two figures, and what to do next: at most three lines."""
+    """Return the headline, the two figures and the next step: at most three lines."""
     figures, step = format_figures(report, comparison), format_next_step(report, comparison)
     lines = [Note(format_headline(report, comparison), _SIGNS[comparison.word], "bold")]
     return [*lines, *([Note(figures)] if figures else []), *([Note(step, "→")] if step else [])]
 
 
 def list_notes(report: ExperimentReport, comparison: Comparison) -> list[Note]:
-    """Return what refuses or qualifies the verdict, whether answers are alike, and when a later start pays back."""
+    """Return the confounds, whether the answers are alike, and the break-even of a later start."""
     a, b = _label_both(report, comparison)
     confounds = [
         Note(
@@ -199,7 +199,7 @@ def list_notes(report: ExperimentReport, comparison: Comparison) -> list[Note]:
 
 
 def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]:
-    """Return the statistics behind a verdict, a sentence each."""
+    """Return the statistics behind a verdict, one sentence each."""
     a, b = _label_both(report, comparison)
     lines: list[str] = []
     if outputs := comparison.outputs:
@@ -291,7 +291,7 @@ def _describe_variation(report: ExperimentReport, comparison: Comparison, a: str
 
 
 def _choose_break_even(comparison: Comparison) -> list[BreakEven]:
-    """Return the break-even that is worth a line: a known one, of cached starts rather than cold ones; or none."""
+    """Return the break-even to show: a known one, preferably of cached starts; or none."""
     return [even for even in comparison.break_even if even.tokens is not None and even.requests is not None][-1:]
 
 
@@ -307,7 +307,7 @@ def _describe_break_even(report: ExperimentReport, comparison: Comparison, even:
         return f"{head} and has caught up after {_format_tokens(even.tokens)} output tokens ({bounds}), {requests}"
     if even.low is None:
         return f"{head} and does not catch up: it is not the faster one"
-    if even.low < 1:  # within the interval it may pay at once, or never
+    if even.low < 1:  # the interval includes both paying back at once and never
         return f"{head}; when it has caught up is too noisy to tell"
     return f"{head} and catches up never, or not before {_format_tokens(even.low)} output tokens"
 
@@ -317,7 +317,7 @@ def _format_tokens(count: float | None) -> str:
 
 
 def describe_sweep(report: ExperimentReport) -> list[str]:
-    """Return what a sweep comes to, a sentence each; nothing when it is none."""
+    """Return the result of a sweep, one sentence each; empty if there is no sweep."""
     sweep = report.sweep
     if sweep is None or sweep.best is None:
         return []
@@ -343,7 +343,7 @@ def describe_sweep(report: ExperimentReport) -> list[str]:
 
 
 def format_output_headline(outputs: OutputComparison) -> str:
-    """Return the verdict on the answers in one sentence; answers that were compared may still not decide anything."""
+    """Return the verdict on the answers in one sentence."""
     undecided = outputs.verdict is OutputVerdict.UNKNOWN and outputs.prompts
     headline = "answers compared, without a verdict" if undecided else _OUTPUT_HEADLINES[outputs.verdict]
     if outputs.tokens and not undecided:
@@ -355,7 +355,7 @@ def format_output_headline(outputs: OutputComparison) -> str:
 
 
 def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
-    """Return the figures behind the verdict on the answers, a sentence each; `a` and `b` are the names of the arms."""
+    """Return the figures behind the verdict on the answers; `a` and `b` are arm names."""
     lines: list[str] = []
     if not outputs.prompts:
         return lines
@@ -388,7 +388,7 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
 
 
 def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str]:
-    """Return the two answers that differ soonest, or that have the largest gap; none where arms are alike."""
+    """Return the two answers that differ earliest or by the largest gap; empty if the arms are alike."""
     if outputs.verdict is OutputVerdict.ALIKE or (first := outputs.first) is None:
         return []
     width = max(len("both"), *(min(_EXCERPT, len(name)) for name in (a, b)))
@@ -406,7 +406,7 @@ def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str
 
 
 def _format_difference(ratio: Ratio, where: str) -> str:
-    """Return how much more or less it is: times when that is far, else percent."""
+    """Return a difference as a factor if it is large, else as a percentage."""
     if ratio.ratio > _FACTOR_FROM:
         return f"{format_factor(ratio.ratio)}x ({format_factor(ratio.low)}–{format_factor(ratio.high)}) in {where}"
     values = [(value - 1) * 100 for value in (ratio.ratio, ratio.low, ratio.high)]

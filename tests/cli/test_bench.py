@@ -12,6 +12,7 @@ import pytest
 
 from dflash_tui.benchmark import client, summary
 from dflash_tui.benchmark.prompts import Prompt, Sampling, build_suite
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands import bench
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
@@ -32,6 +33,7 @@ FREE = Sampling(temperature=None, fixed=False)
 # Plays an engine's Python: writes down what it is asked and gives the result of a real one.
 PYTHON = f"""#!{sys.executable}
 import json, pathlib, shutil, sys, time
+from dflash_tui.benchmark.server import Server
 words = sys.argv[1:]
 pathlib.Path("words").write_text(json.dumps(words))
 said = pathlib.Path("behaviour").read_text()
@@ -91,7 +93,7 @@ def _serve(run: Run, *words: str) -> Iterator[Run]:
 
 async def test_levels_are_measured_one_after_the_other(serving_slowly, capfd, snapshot):
     """As many requests at a time as the level says, each streams twice; then the levels beside each other."""
-    await bench.run_bench(bench.Bench(serving_slowly, SUITE, FREE, levels=(1, 3)))
+    await bench.run_bench(bench.Bench(Server.from_run(serving_slowly), SUITE, FREE, levels=(1, 3)))
     shown = capfd.readouterr().out
     assert "\n1 at a time\n" in shown
     assert "2 requests, 60 tokens in " in shown
@@ -114,11 +116,11 @@ async def test_a_warm_up_does_not_count(serving, capfd):
     sent = list[tuple[int, int]]()
 
     def send(*words, **how):
-        sent.append((words[3].seed, how["rounds"]))
+        sent.append((words[2].seed, how["rounds"]))
         return client.send_suite(*words, **how)
 
     with mock.patch.object(bench, "client", mock.Mock(wraps=client, send_suite=send)):
-        await bench.run_bench(bench.Bench(serving, SUITE, FREE, rounds=3, warm_up=2, as_json=True))
+        await bench.run_bench(bench.Bench(Server.from_run(serving), SUITE, FREE, rounds=3, warm_up=2, as_json=True))
     measured = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert measured["requests"] == 6
     assert [rounds for _, rounds in sent] == [2, 3]
@@ -130,7 +132,9 @@ async def test_a_warm_up_does_not_count(serving, capfd):
 
 async def test_a_load_by_a_rate_has_its_goodput(serving, capfd):
     """Requests arrive forty times a second, whatever is under way; what is asked of them is in the summary."""
-    load = bench.Bench(serving, SUITE, FREE, rounds=5, rate=40.0, slo=summary.parse_slo("ttft=60,e2e=1e-6"))
+    load = bench.Bench(
+        Server.from_run(serving), SUITE, FREE, rounds=5, rate=40.0, slo=summary.parse_slo("ttft=60,e2e=1e-6")
+    )
     await bench.run_bench(load._replace(as_json=True, slo=summary.parse_slo("e2e=1000000")))
     measured = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (measured["streams"], measured["window"]["rate"], measured["requests"]) == (0, 40.0, 10)
@@ -163,7 +167,9 @@ def test_the_options_of_the_command_are_checked(capsys):
 
 def test_requests_say_how_tokens_are_drawn_where_they_are_asked_to():
     bodies = [
-        client._build_measured_body("toy", SUITE.prompts[0], 0, Sampling(temperature=0.6, top_p=share, top_k=most))
+        client._build_measured_body(
+            Server("", "toy"), SUITE.prompts[0], 0, Sampling(temperature=0.6, top_p=share, top_k=most)
+        )
         for share, most in ((0.95, 20), (None, None))
     ]
     assert [(body.get("top_p"), body.get("top_k")) for body in bodies] == [(0.95, 20), (None, None)]
@@ -186,7 +192,7 @@ async def test_the_report_names_the_sampling(serving, capfd):
     serving = msgspec.structs.replace(
         serving, plan=msgspec.structs.replace(serving.plan, argv=(*serving.plan.argv, "--chat-template", "t.jinja"))
     )
-    await bench.run_bench(bench.Bench(serving, SUITE, Sampling(0.5, temperature=0.6, top_k=20)))
+    await bench.run_bench(bench.Bench(Server.from_run(serving), SUITE, Sampling(0.5, temperature=0.6, top_k=20)))
     named = r"(?mi)^(?:- )?sampling: .*\b0\.6.*\b20\b.*\bt\.jinja\.?$"
     assert re.search(named, capfd.readouterr().out)
     (serving.folder / "run.json").write_bytes(msgspec.json.encode(serving))

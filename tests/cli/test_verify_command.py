@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import chat
 from dflash_tui.benchmark.chat import Turn
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.main import main
 from dflash_tui.common import paths
 from dflash_tui.planning.plan import Plan
@@ -59,8 +60,8 @@ def test_an_answer_in_one_piece_is_asked_for_once_more(serve, capfd, monkeypatch
     """A busy machine may read a short answer at once; what never streams fails."""
     ask, asked = chat._ask, []
 
-    async def ask_late(run: Run, text: str, **more: Any) -> Turn:
-        turn = await ask(run, text, **more)
+    async def ask_late(server: Server, text: str, **more: Any) -> Turn:
+        turn = await ask(server, text, **more)
         asked.append(text)
         return replace(turn, request=replace(turn.request, chunk_p50=None)) if len(asked) <= late else turn
 

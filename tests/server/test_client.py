@@ -15,6 +15,7 @@ import pytest
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite, build_suite
+from dflash_tui.benchmark.server import Server
 from dflash_tui.common import bounded_http
 from dflash_tui.events import FILLER, RequestDone
 from dflash_tui.experiments import boot
@@ -53,7 +54,7 @@ def asked(tmp_path) -> Callable[[], list[dict[str, Any]]]:
 
 
 async def sent(url: str, suite: Suite = SUITE, seed: int = 0, **how) -> list[RequestDone]:
-    return [done async for done in client.send_suite(url, "x", suite, Sampling(seed=seed), **how)]
+    return [done async for done in client.send_suite(Server(url, "x"), suite, Sampling(seed=seed), **how)]
 
 
 async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
@@ -79,7 +80,7 @@ async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(
     assert texts == [body["messages"][0]["content"] for body in second]
     assert [body["seed"] for body in first] == [body["seed"] for body in second]
     assert len({body["cache_salt"] for body in first + second}) == 20
-    await client.send_prompt(url, "x", SUITE.prompts[0], Sampling(seed=4))
+    await client.send_prompt(Server(url, "x"), SUITE.prompts[0], Sampling(seed=4))
     assert asked()[-1]["messages"][0]["content"] not in texts
 
 
@@ -108,8 +109,8 @@ async def test_a_second_turn_carries_the_first(serve, asked):
 async def test_length_and_temperature_are_as_asked(serve, asked):
     """A fixed answer goes on past its end; what is left to the server is not sent."""
     url = serve()
-    await client.send_prompt(url, "x", SUITE.prompts[2], Sampling(0.5, seed=1), number=2)
-    await client.send_prompt(url, "x", SUITE.prompts[2], Sampling(0.01, temperature=None, fixed=False))
+    await client.send_prompt(Server(url, "x"), SUITE.prompts[2], Sampling(0.5, seed=1), number=2)
+    await client.send_prompt(Server(url, "x"), SUITE.prompts[2], Sampling(0.01, temperature=None, fixed=False))
     fixed, free = asked()
     assert (fixed["max_tokens"], fixed["ignore_eos"], fixed["temperature"], fixed["seed"]) == (30, True, 0.0, 1)
     assert (free["max_tokens"], free["ignore_eos"], "temperature" in free) == (8, False, False)
@@ -129,7 +130,7 @@ async def test_a_seed_is_not_sent_where_it_changes_the_sampler(serve, asked, sam
     """Which requests of an experiment have one, and what is said to draw their tokens."""
     of = modes(seed=5, temperature=temperature, fixed=False, scale=0.5)
     sampling = boot.choose_sampling(of, samplers)
-    await client.send_prompt(serve(), "x", SUITE.prompts[0], sampling)
+    await client.send_prompt(Server(serve(), "x"), SUITE.prompts[0], sampling)
     (body,) = asked()
     assert ("seed" in body, sampling.name_sampler(samplers)) == expected
     assert (body["ignore_eos"], body["max_tokens"]) == (False, 10)
@@ -157,7 +158,7 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve):
     url = serve("slow=2")
     for suite, rounds in ((SUITE, 4), (build_suite("one", SUITE.prompts[:1]), 16)):
         record = LoadRecord(Load(8))
-        sending = client.send_suite(url, "x", suite, Sampling(), rounds=suite.rounds(1, 8), record=record)
+        sending = client.send_suite(Server(url, "x"), suite, Sampling(), rounds=suite.rounds(1, 8), record=record)
         done = [each async for each in sending if each.kind != FILLER]
         sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, 0)]
         assert sorted((each.kind, each.round) for each in done) == sorted(sent)
@@ -166,7 +167,9 @@ async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve):
 
 @pytest.mark.parametrize("streams", [1, 2])
 async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
-    async with aclosing(client.send_suite(serve("slow=0.2"), "x", SUITE, Sampling(), streams=streams)) as requests:
+    async with aclosing(
+        client.send_suite(Server(serve("slow=0.2"), "x"), SUITE, Sampling(), streams=streams)
+    ) as requests:
         async for _ in requests:
             break
     await asyncio.sleep(0.5)
@@ -199,9 +202,9 @@ async def test_an_answer_that_drips_for_ever_ends_at_the_deadline(piece, status,
         await _drip(piece, status, writer)
 
     async with serving(answer) as url:
-        done = await asyncio.wait_for(client.send_prompt(url, "x", SUITE.prompts[0], Sampling()), 120)
+        done = await asyncio.wait_for(client.send_prompt(Server(url, "x"), SUITE.prompts[0], Sampling()), 120)
         suite = await asyncio.wait_for(sent(url, SUITE, streams=5), 120)
-        probe = await asyncio.wait_for(client.send_probe(url, "x", 0.25), 120)
+        probe = await asyncio.wait_for(client.send_probe(Server(url, "x"), 0.25), 120)
     [longest] = [request for request in suite if request.kind == "c"]
     assert len(suite) == 5
     assert all(request.error and request.total >= 0.5 for request in suite)
@@ -241,7 +244,7 @@ async def test_an_answer_that_is_complete_is_not_waited_for(rest, monkeypatch):
             await asyncio.sleep(0.02)
 
     async with serving(answer) as url:
-        done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
+        done = await asyncio.wait_for(client.send_first_request(Server(url, "x")), 120)
     assert (done.error, done.tokens) == ("", 2)
     assert done.total < client._ENDING / 2  # what came after is no part of it
 
@@ -256,7 +259,7 @@ async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
         writer.write(b'data: {"usage": {"completion_tokens": %d}}\n\ndata: [DONE]\n\n' % tokens)
 
     async with serving(answer) as url:
-        done = await client.send_first_request(url, "x")
+        done = await client.send_first_request(Server(url, "x"))
     assert bool(done.error) is refused
 
 
@@ -311,7 +314,7 @@ async def test_an_answer_without_end_takes_little_memory(kind):
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with serving(answer) as url:
-        done = await asyncio.wait_for(client.send_first_request(url, "x"), 120)
+        done = await asyncio.wait_for(client.send_first_request(Server(url, "x")), 120)
     assert words in done.error
     assert len(done.error) < 500
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # KiB, of both ends

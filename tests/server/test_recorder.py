@@ -20,6 +20,7 @@ from dflash_tui.benchmark import (
     suites,
 )
 from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands import up
 from dflash_tui.common import bounded_http, private_files
 from dflash_tui.common.errors import DflashError
@@ -58,7 +59,7 @@ async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_bu
     async with watching(run) as state:
         await until(lambda: state.health is Health.WARM)
         await asyncio.sleep(3)
-        run.record(await client.send_first_request(run.url, "x"))
+        run.record(await client.send_first_request(Server(run.url, "x")))
         await until(lambda: len(state.requests) == 2 and state.readings[-1].counters.steps == 4)  # 8 tokens each
     changes = [(b.at - a.at, (b.counters.steps or 0) - (a.counters.steps or 0)) for a, b in pairwise(state.readings)]
     assert all(seconds < 2.5 for seconds, steps in changes if steps)
@@ -175,7 +176,7 @@ async def test_two_observers_see_the_same_and_ask_once(launch):
             await until(lambda: min(len(first.readings), len(second.readings)) >= 2)
             assert list(first.readings)[:2] == list(second.readings)[:2]
         before = len(recorded(run, Sampled))
-        await client.send_first_request(run.url, "x")
+        await client.send_first_request(Server(run.url, "x"))
         await until(lambda: len(recorded(run, Sampled)) > before)
 
 
@@ -189,7 +190,7 @@ async def test_a_suspended_recorder_loses_its_place(launch):
             check_lines("attach", [line])
         other.send_signal(signal.SIGSTOP)
         async with watching(run) as state:
-            await client.send_first_request(run.url, "x")
+            await client.send_first_request(Server(run.url, "x"))
             await until(lambda: bool(state.readings) and state.readings[-1].counters.steps == 4)  # 8 tokens each
         other.kill()
 
@@ -273,7 +274,7 @@ async def test_a_bad_answer_is_a_failed_request(launch, word, error):
     """Whatever the server sends, a request ends with a sentence."""
     run = launch(word)
     await until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
-    done = await client.send_first_request(run.url, "x")
+    done = await client.send_first_request(Server(run.url, "x"))
     assert error in done.error
 
 
@@ -281,7 +282,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     """Forty tokens came in three chunks: the speed follows `usage`, not the chunks."""
     run = launch("pace=0.5")  # chunks that a busy machine reads at once have no speed
     await until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
-    done = await client.send_prompt(run.url, "x", suites.load_suite("quick").prompts[0], Sampling(0.5))
+    done = await client.send_prompt(Server(run.url, "x"), suites.load_suite("quick").prompts[0], Sampling(0.5))
     assert (done.kind, done.tokens, done.prompt_tokens, done.finish, done.error) == ("Q&A", 40, 9, "length", "")
     assert done.ttft is not None
     assert done.decode_tok_s is not None
@@ -357,9 +358,9 @@ async def test_what_is_sent_before_it_is_ready(launch, monkeypatch, on_cpu, cont
     bodies: list[dict[str, Any]] = []
     send = client._send
 
-    async def watched(http, body, *more):
+    async def watched(http, server, body, *more):
         bodies.append(body)
-        return await send(http, body, *more)
+        return await send(http, server, body, *more)
 
     monkeypatch.setattr(client, "_send", watched)
     plan = replace(made(free_port(18_260)), start=("warm-up",), on_cpu=on_cpu)

@@ -11,6 +11,7 @@ import msgspec
 from dflash_tui import events
 from dflash_tui.benchmark import chat, summary
 from dflash_tui.benchmark.result_files import ImportedResult
+from dflash_tui.benchmark.server import ServerSeen
 from dflash_tui.cli import event_lines
 from dflash_tui.cli.commands import logs
 from dflash_tui.cli.commands.housekeeping import DiskItem
@@ -205,7 +206,7 @@ FORMATS: dict[str, JsonFormat] = {
         "up": [*_WATCHED, *_MEASURED],
         "attach": _WATCHED,
         "replay": _WATCHED,
-        "bench": _MEASURED,
+        "bench": [ServerSeen, *_MEASURED],
         "ab": _TRIED,
         "ab list": [ExperimentLine],
         "ab play": [WrittenFile],

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.events import FILLER, Health, RequestDone
 from dflash_tui.monitoring import observer
@@ -70,7 +71,7 @@ async def _an_answer_is_timed_right(run: Run, http: httpx.AsyncClient, allowed: 
     }  # fmt: skip
     before = await counted(http)
     stream = CompletionStream("special")
-    done = await client.send_conversation(run.url, body, stream)
+    done = await client.send_conversation(Server.from_run(run), body, stream)
     after = await counted(http)
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
     assert (done.error, done.tokens, grown["generation_tokens_total"]) == ("", TOKENS, TOKENS)
@@ -98,7 +99,7 @@ async def _send_eight_at_a_time(run: Run, http: httpx.AsyncClient) -> Sent:
         await asyncio.sleep(0.1)
     async with _watch_gauge(http) as running:
         sampling = Sampling(1.0, fixed=True)
-        requests = client.send_suite(run.url, run.plan.served_name, suite, sampling, rounds=2, record=record)
+        requests = client.send_suite(Server.from_run(run), suite, sampling, rounds=2, record=record)
         done: list[RequestDone] = [request async for request in requests]
     window, after = record.measure_window(), await counted(http)
     counts = [request for request in done if request.kind != FILLER]

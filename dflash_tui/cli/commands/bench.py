@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from dflash_tui.benchmark import client, suites, summary
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Sampling, Suite, name_template
+from dflash_tui.benchmark.server import Server, ServerSeen
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.event_lines import print_event
-from dflash_tui.cli.requests import ensure_dataset
+from dflash_tui.cli.requests import choose_server, ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.run_state.state import RunState
-from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 
 # Seconds for the server's last counters to be recorded.
@@ -37,7 +37,7 @@ _QUESTION = "What is the capital of France, and what is it known for?"
 class Bench(NamedTuple):
     """What a bench sends and how it shows it; `watched` runs show the recorded requests themselves."""
 
-    run: Run
+    server: Server
     suite: Suite
     sampling: Sampling
     rounds: int = 1
@@ -60,9 +60,7 @@ class Bench(NamedTuple):
             return
         print_status(f"warm-up, not counted: the prompts {self.warm_up} times")
         sampling = self.sampling._replace(seed=self.sampling.seed + _WARM_UP_SEED)
-        requests = client.send_suite(
-            self.run.url, self.run.plan.served_name, self.suite, sampling, rounds=self.warm_up, key=self.run.api_key
-        )
+        requests = client.send_suite(self.server, self.suite, sampling, rounds=self.warm_up)
         async with aclosing(requests):
             async for request in requests:
                 if request.error:
@@ -70,19 +68,19 @@ class Bench(NamedTuple):
 
     async def level(self, streams: int) -> LevelSummary:
         """Send the suite with `streams` requests at a time, print and record each, and return their summary."""
-        run, done = self.run, list[RequestDone]()
-        before = await client.read_counters(run.url)
+        server, run, done = self.server, self.server.run, list[RequestDone]()
+        before = await client.read_counters(server)
         if not self.as_json:
             print_data(benchmark_text.format_request(None))
         load = Load(0 if self.rate else streams, self.rate, self.ramp)
-        record = LoadRecord(load, nvml.find_energy_meter(run.metered_gpus))
+        record = LoadRecord(load, nvml.find_energy_meter(run.metered_gpus if run else ()))
         requests = client.send_suite(
-            run.url, run.plan.served_name, self.suite, self.sampling,
-            rounds=self.suite.rounds(self.rounds, streams), key=run.api_key, record=record,
-        )  # fmt: skip
+            server, self.suite, self.sampling, rounds=self.suite.rounds(self.rounds, streams), record=record
+        )
         async with aclosing(requests):
             async for request in requests:
-                run.record(request)
+                if run:
+                    run.record(request)
                 if request.kind == FILLER:
                     continue
                 done.append(request)
@@ -90,46 +88,57 @@ class Bench(NamedTuple):
                     print_data(benchmark_text.format_request(request))
                 elif not self.watched:
                     print_event(request)
-        after, sampler = await client.read_counters(run.url), self.sampling.name_sampler(self.samplers)
-        measured = LevelSummary.from_requests(run, done, before, after, self.suite, record=record)
+        after = await client.read_counters(server)
+        measured = LevelSummary.from_requests(server, done, before, after, self.suite, record=record)
+        # A server of others may pass over what it does not know.
+        is_full = bool(run) or all(request.finish == "length" for request in done if not request.error)
+        knows_sampler = bool(run) or self.sampling.temperature == 0
         measured = replace(
             measured,
-            fixed=self.sampling.fixed,
-            sampling=name_template(self.sampling.words, run.plan),
-            sampler=sampler,
+            fixed=self.sampling.fixed and is_full,
+            sampling=name_template(self.sampling.words, run.plan) if run else self.sampling.words,
+            sampler=self.sampling.name_sampler(self.samplers) if knows_sampler else "unknown",
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
         )
         tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
         text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
         print_event(measured) if self.as_json else print_data(text)
         if measured.failed == len(done):
-            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=f"the log: {run.log}")
+            hint = f"the log: {run.log}" if run else "the log of the server may say why"
+            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=hint)
         return measured
 
 
 def bench(args: argparse.Namespace) -> int:
-    """`bench [RUN]`: send the prompts and print what each request took."""
-    run = registry.find_listening_run(args.run)
-    ensure_dataset(args.suite, as_json=args.json)
-    suite = suites.load_suite(args.suite)
-    scale = run.plan.bench_scale if args.scale is None else args.scale
-    sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)
+    """`bench [RUN|URL]`: send the prompts and print what each request took."""
     if args.rate and args.concurrency != (1,):
         raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
+    server = choose_server(args)
+    ensure_dataset(args.suite, as_json=args.json)
+    suite, plan = suites.load_suite(args.suite), server.run.plan if server.run else None
+    scale = args.scale if args.scale is not None else plan.bench_scale if plan else 1.0
+    sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)
     benchmark = Bench(
-        run, suite, sampling.as_published(run.plan.expected), args.rounds, args.concurrency, args.json,
+        server, suite, sampling.as_published(plan.expected if plan else ()), args.rounds, args.concurrency, args.json,
         rate=args.rate, ramp=args.ramp, slo=summary.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
     )  # fmt: skip
-    return asyncio.run(_bench(benchmark))
+    if server.run:
+        return asyncio.run(_bench_run(benchmark, server.run))
+    if args.json:
+        print_event(ServerSeen(time.time(), server.url, server.model, server.facts))
+    else:
+        print_data(benchmark_text.format_server(server))
+    asyncio.run(run_bench(benchmark))
+    return 0
 
 
-async def _bench(benchmark: Bench) -> int:
+async def _bench_run(benchmark: Bench, run: Run) -> int:
     """Measure a run after its first request, and record it unless another process does."""
     state, answered, can_record = RunState(), asyncio.Event(), True
 
     async def follow() -> None:
         nonlocal can_record
-        async with observer.observe_run(benchmark.run) as events:
+        async with observer.observe_run(run) as events:
             async for event in events:
                 state.apply(event)
                 if isinstance(event, LogLine) and event.source == OBSERVER_SOURCE:
@@ -143,7 +152,7 @@ async def _bench(benchmark: Bench) -> int:
         await wait_for_first_answer(answered, following)
         await run_bench(benchmark.suit_to(state.startup.samplers))
         if can_record:
-            await _wait_for_last_reading(benchmark.run, state, following)
+            await _wait_for_last_reading(run, state, following)
         return 0
     finally:
         following.cancel()
@@ -152,7 +161,7 @@ async def _bench(benchmark: Bench) -> int:
 
 async def _wait_for_last_reading(run: Run, state: RunState, following: asyncio.Task[None]) -> None:
     """Wait until all that the server has generated by now is recorded, or the server has ended."""
-    counters = await client.read_counters(run.url)
+    counters = await client.read_counters(Server.from_run(run))
     deadline = time.monotonic() + _LAST_READING
     while counters and not following.done() and time.monotonic() < deadline:
         if state.readings and state.readings[-1].counters.generated >= counters.generated:
@@ -173,9 +182,8 @@ async def wait_for_first_answer(answered: asyncio.Event, following: asyncio.Task
 async def show_exchange(run: Run) -> None:
     """Ask one question at temperature 0 and print it with its answer, which no figure counts."""
     stream = CompletionStream("question")
-    messages = [{"role": "user", "content": _QUESTION}]
-    body = {"model": run.plan.served_name, "messages": messages, "max_tokens": 64, "temperature": 0.0}
-    if not (await client.send_conversation(run.url, body, stream, key=run.api_key)).error:
+    body = {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 64, "temperature": 0.0}
+    if not (await client.send_conversation(Server.from_run(run), body, stream)).error:
         print_data(benchmark_text.format_exchange(_QUESTION, stream.build_answer()))
 
 
@@ -189,5 +197,5 @@ async def run_bench(benchmark: Bench) -> None:
         levels.append(await benchmark.level(streams))
     if len(levels) > 1 and not benchmark.as_json:
         print_data(f"\n{benchmark_text.tabulate_levels(levels)}")
-        if benchmark.run.plan.synthetic:
-            print_data(benchmark_text.format_synthetic_warning(benchmark.run.plan.synthetic))
+        if benchmark.server.synthetic:
+            print_data(benchmark_text.format_synthetic_warning(benchmark.server.synthetic))

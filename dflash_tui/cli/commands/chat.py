@@ -9,6 +9,7 @@ import sys
 
 from dflash_tui.benchmark.chat import Conversation, Part, Turn
 from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
+from dflash_tui.cli.requests import choose_server
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.presentation.client_text import (
     Endpoint,
@@ -18,18 +19,19 @@ from dflash_tui.presentation.client_text import (
     list_cautions,
     obey_command,
 )
-from dflash_tui.runs import registry
 
 
 def chat(args: argparse.Namespace) -> int:
     """Read lines and print what the server answers to each; the answers are on stdout, all else on stderr."""
-    run = registry.find_listening_run(args.run)
-    conversation = Conversation(run, system=args.system or "", temperature=args.temperature)
+    server = choose_server(args)
+    conversation = Conversation(server, system=args.system or "", temperature=args.temperature)
     talk = Talk(conversation, as_json=args.json)
-    for caution in list_cautions(run):
+    for caution in list_cautions(server.run) if server.run else ():
         print_status(caution)
     if talk.on_terminal:
-        print_status(f"{format_endpoint(Endpoint.from_run(run))}; /help lists commands")
+        foreign = Endpoint(f"{server.url}/v1", server.model, args.key_env or "")
+        endpoint = Endpoint.from_run(server.run) if server.run else foreign
+        print_status(f"{format_endpoint(endpoint)}; /help lists commands")
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - lines can be edited then
     while (line := talk.read_line()) is not None:

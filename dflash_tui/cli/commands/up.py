@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
 from dflash_tui.cli.commands.hosts import plan_over_peers
 from dflash_tui.cli.commands.logs import Failed, format_postmortem
@@ -225,7 +226,9 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
 
 async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
     """Send the five prompts; for a reader show an answer, and say how to compare with and without speculation."""
-    benchmark = Bench(run, suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=as_json, watched=True)
+    benchmark = Bench(
+        Server.from_run(run), suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=as_json, watched=True
+    )
     await run_bench(benchmark.suit_to(state.startup.samplers))
     if as_json:
         return

@@ -1,4 +1,4 @@
-"""`verify RECIPE|RUN`: the functional check of a served pair as one table, or of its answers alone."""
+"""`verify RECIPE|RUN|URL`: the functional check of a served pair as one table, or of its answers alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import sys
 import time
 
 from dflash_tui.benchmark.chat import check_server, skip_check
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands.experiments import ab_run
 from dflash_tui.cli.commands.up import up
 from dflash_tui.cli.console import print_json, print_status, print_table
+from dflash_tui.cli.requests import choose_server
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch import shutdown
+from dflash_tui.monitoring.server_identity import is_address
+from dflash_tui.presentation import benchmark_text
 from dflash_tui.runs import registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck, Verification
@@ -24,6 +28,10 @@ _OUTPUT = "output"
 
 def verify(args: argparse.Namespace) -> int:
     """Check a server that runs, or one that is launched for it and stopped again; keep what was seen."""
+    if is_address(args.recipe):
+        return _verify_address(args)
+    if args.key_env or args.model:
+        raise UsageError("--key-env and --model are for a URL", hint="name one such as http://host:8000")
     if args.lossless:
         return ab_run(args)
     if args.detach:
@@ -34,7 +42,7 @@ def verify(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what a launch and an experiment print is no data here
         run = run or _launch(args)
         try:
-            checks = asyncio.run(_check(run))
+            checks = asyncio.run(_check(Server.from_run(run)))
         finally:
             if launched:
                 asyncio.run(shutdown.stop_and_release_memory(run, print_status))
@@ -42,18 +50,35 @@ def verify(args: argparse.Namespace) -> int:
     plan = run.plan
     verification_record = Verification(plan.recipe, time.time(), plan.vllm, plan.hardware.value, run.id, tuple(checks))
     verification.record_verification(verification_record)
-    if as_json:
-        print_json(verification_record)
-    else:
-        rows = [(f"{_MARKS[check.result]} {check.name}", check.result.value, check.detail) for check in checks]
-        print_table(("CHECK", "RESULT", ""), rows)
     args.json = as_json
-    if verification_record.failed:
-        raise DflashError(
-            f"{plan.recipe} failed: {', '.join(verification_record.failed)}", hint=f"dflash-tui logs {run.id}"
-        )
+    _show(verification_record, f"dflash-tui logs {run.id}", as_json=as_json)
     print_status(f"{plan.recipe}: {verification.format_badge(verification_record)}")
     return 0
+
+
+def _verify_address(args: argparse.Namespace) -> int:
+    """Check a server of others; nothing is kept, and it is not launched without speculation."""
+    if args.lossless:
+        hint = "launch it with and without speculation, and verify --lossless of a recipe"
+        raise UsageError("verify --lossless launches the server that it checks, and takes no URL", hint=hint)
+    args.run = args.recipe
+    server = choose_server(args)
+    print_status(benchmark_text.format_server(server))
+    checks = tuple(asyncio.run(_check(server)))
+    record = Verification(server.url, time.time(), server.facts.version, "", "", checks)
+    _show(record, "the log of the server may say why", as_json=args.json)
+    return 0
+
+
+def _show(record: Verification, hint: str, *, as_json: bool) -> None:
+    """Print the checks; raise DflashError where one failed."""
+    if as_json:
+        print_json(record)
+    else:
+        rows = [(f"{_MARKS[check.result]} {check.name}", check.result.value, check.detail) for check in record.checks]
+        print_table(("CHECK", "RESULT", ""), rows)
+    if record.failed:
+        raise DflashError(f"{record.recipe} failed: {', '.join(record.failed)}", hint=hint)
 
 
 def _find_running(name: str) -> Run | None:
@@ -74,9 +99,9 @@ def _launch(args: argparse.Namespace) -> Run:
     return next(run for run in reversed(registry.list_living_runs()) if run.id not in before)
 
 
-async def _check(run: Run) -> list[FunctionalCheck]:
+async def _check(server: Server) -> list[FunctionalCheck]:
     checks = []
-    async for check in check_server(run):
+    async for check in check_server(server):
         print_status(f"{_MARKS[check.result]} {check.name}: {check.detail}")
         checks.append(check)
     return checks

@@ -1,1 +1,1 @@
-"""Boots become verdicts: how far arms are apart, what confounds that, when a slower start has paid back. Pure."""
+"""Turn boots into verdicts: the difference of arms, its confounds, and break-even points. Pure."""

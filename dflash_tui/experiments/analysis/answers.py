@@ -1,11 +1,10 @@
-"""Whether two arms answer alike at temperature 0, held against how far boots of one arm differ. Pure.
+"""Whether two arms answer alike at temperature 0, relative to how much boots of one arm differ. Pure.
 
-A launch need not change a model for its answers to change: kernels round differently, and the least rounding may turn a
-token, after which the rest of a greedy answer is another. Two boots of one arm may do so, too, and that is the
-yardstick. The unit is the prompt as it was sent. Its excess is the share of pairs of boots, one of each arm, that
-answered it differently, less the same share within the arms, of which each counts alike. The interval is that of the
-mean excess by a percentile bootstrap over prompts (Efron & Tibshirani 1993, chapter 13), so it does not speak of boots
-that were not made.
+Answers may change although the model did not: kernels round differently, a rounding difference may flip a token, and
+the rest of a greedy answer follows it. Two boots of one arm may differ for the same reason, so they are the yardstick.
+The unit is the prompt as sent. Its excess is the share of pairs of boots, one of each arm, that answered it
+differently, minus the mean of the same shares within each arm. The interval is that of the mean excess, by a percentile
+bootstrap over prompts (Efron & Tibshirani 1993, chapter 13); it does not cover the choice of boots.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from dflash_tui.experiments.analysis.report import (
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design, KeptAnswer
 from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
-# Fewer prompts than these decide nothing: of two, both differ by chance in one experiment of nine.
+# The fewest prompts for a verdict: of two, both differ by chance in one of nine experiments.
 FEWEST = 5
 _YARDSTICK = "those of two boots of one arm"
 _UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
-# Characters of a first difference that are shown, before it and after.
+# Characters shown before and after a first difference.
 _BEFORE, _AFTER = 60, 120
-# With fewer positions the largest shift may be far below that of rounding.
+# With fewer positions the largest measured shift may be far below the real rounding.
 _FEWEST_POSITIONS = 100
 
 
 class PromptKey(NamedTuple):
-    """A prompt as it was sent: its kind, how many were under way, and which of its repetitions it is."""
+    """A prompt as sent: its kind, the number of streams, and its repetition."""
 
     kind: str
     streams: int
@@ -50,14 +49,14 @@ class PromptKey(NamedTuple):
 
 
 class BootAnswer(NamedTuple):
-    """What a boot answered to one prompt: the digest of all of it, and the answer itself where it was kept."""
+    """The answer of a boot to one prompt: its digest, and its text if kept."""
 
     digest: str
     answer: Answer | None
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The numbers of its tokens; empty where they are not known."""
+        """The token ids of the answer; empty if unknown."""
         return self.answer.tokens if self.answer else ()
 
 
@@ -65,9 +64,9 @@ _Answers = dict[PromptKey, BootAnswer]
 
 
 def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -> ExperimentReport:
-    """Return the report with the check of the answers in every comparison of arms that launch something else."""
+    """Return the report with the answers compared, for every pair of arms whose launches differ."""
     design = report.design
-    if not design.suite or design.measures_start:  # nothing was sent, or it is not known what
+    if not design.suite or design.measures_start:  # nothing was sent, or it is unknown what
         return report
     fields = ("argv", "env", "patches", "engine_folder")
 
@@ -83,7 +82,7 @@ def add_output_checks(report: ExperimentReport, answers: Sequence[KeptAnswer]) -
 def compare_outputs(
     design: Design, boots: Sequence[Boot], a: int, b: int, kept_answers: Sequence[KeptAnswer] = ()
 ) -> OutputComparison:
-    """Return how far the greedy answers of two arms differ beyond those of boots of one arm."""
+    """Return how much the greedy answers of two arms differ beyond those of boots of one arm."""
     if why := _explain_meaningless(design, a, b):
         return OutputComparison(OutputVerdict.UNKNOWN, why)
     ours, theirs = ([(boot.number, _collect_answers(boot, kept_answers)) for boot in select_measured_boots(boots, arm)]
@@ -119,14 +118,14 @@ def compare_outputs(
 
 
 def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool:
-    """Whether one of two arms drafts, the other does not, and no draft was rejected, as if nothing were verified."""
+    """Whether just one of two arms drafts, and none of its drafts was rejected."""
     drafts = [design.arms[arm].plan.num_speculative_tokens for arm in (a, b)]
     if all(drafts) or not any(drafts):
         return False
     arm, most = (a, drafts[0]) if drafts[0] else (b, drafts[1])
     requests = [done for boot in select_measured_boots(boots, arm) for done in boot.requests if not done.error]
     counts = [(done.steps, done.accepted) for done in requests if done.steps and done.accepted is not None]
-    # The last step of an answer may have been cut at its length.
+    # The last step of an answer may have been cut at the length limit.
     return bool(counts) and all(accepted > (steps - 1) * most for steps, accepted in counts)
 
 
@@ -147,7 +146,7 @@ def _explain_meaningless(design: Design, a: int, b: int) -> str:
     made_up = dict.fromkeys(
         (reason, bool(plan.build_script)) for plan in plans for reason in plan.synthetic.split("; ")
     )
-    # Toy weights that a recipe builds are real to a verification.
+    # Toy weights built by a recipe are real enough for a verification.
     reasons = dict.fromkeys(
         reason
         for reason, is_built in made_up
@@ -173,14 +172,14 @@ def _share_different(key: PromptKey, pairs: Iterable[tuple[_Answers, _Answers]])
 
 
 def _differ(a: BootAnswer, b: BootAnswer) -> bool:
-    """Compare by tokens where both are known: special tokens are not in the text."""
+    """Compare tokens if known, since the text lacks special tokens."""
     if a.tokens and b.tokens:
         return a.tokens != b.tokens
     return a.digest != b.digest
 
 
 def locate_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
-    """Return the place, from 0, at which two texts or lists of tokens begin to differ; None where they do not."""
+    """Return the index at which two texts or token lists first differ, or None if they are equal."""
     place = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     return min(len(a), len(b)) if place is None and len(a) != len(b) else place
 
@@ -215,7 +214,7 @@ def _find_first_difference(
 
 
 def split_at_difference(a: str, b: str) -> tuple[str, str, str]:
-    """Return what two texts begin with alike, and the rest of each."""
+    """Return the common beginning of two texts, and the rest of each."""
     place = locate_difference(a, b)
     return (a, "", "") if place is None else (a[:place], a[place:], b[place:])
 
@@ -223,7 +222,7 @@ def split_at_difference(a: str, b: str) -> tuple[str, str, str]:
 def list_prompts(
     report: ExperimentReport, comparison: Comparison, kept_answers: Sequence[KeptAnswer]
 ) -> Iterator[AnswerPair]:
-    """Yield for each prompt of which answers of both arms were kept one of each: of two that differ, if there are."""
+    """Yield one pair of kept answers per prompt, preferably one that differs."""
     runs = [
         {boot.run: boot.number for boot in select_measured_boots(report.boots, arm)}
         for arm in (comparison.a, comparison.b)
@@ -241,7 +240,7 @@ def list_prompts(
 
 
 class AnswerPair(NamedTuple):
-    """What a boot of each of two arms answered to the same prompt."""
+    """The answers of two arms to the same prompt, one boot of each."""
 
     key: PromptKey
     boots: tuple[int, int]
@@ -250,7 +249,7 @@ class AnswerPair(NamedTuple):
 
 
 def _judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *, untested: str) -> OutputComparison:
-    """Return the comparison judged by scored tokens; `untested` is why answers that are alike prove nothing."""
+    """Return the comparison judged by scored tokens; `untested` is why equal answers prove nothing."""
     tokens = _sum_up(checks)
     comparison = replace(comparison, verdict=OutputVerdict.UNKNOWN, why="", tokens=tokens)
     if tokens.faults and tokens.positions < _FEWEST_POSITIONS:

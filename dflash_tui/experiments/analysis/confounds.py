@@ -1,7 +1,7 @@
-"""What besides the arms may have made a difference; pure.
+"""Confounds: differences other than the varied setting that may explain a result. Pure.
 
-What the plans of two arms differ in is what was varied. So each boot is held against the plan of its own arm, and boots
-of different arms against each other only in what the plans leave alike.
+The arms' plans differ in the varied setting. So each boot is compared with the plan of its own arm, and boots of
+different arms with each other only where the plans agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dflash_tui.experiments.analysis.measures import TOKENS, measure_request, se
 from dflash_tui.experiments.analysis.report import Confound
 from dflash_tui.experiments.design import Arm, Boot, Conditions, Design
 
-# Set for each boot when it is launched: where its caches are and which port was free.
+# Set for each boot at launch: its cache folders and a free port.
 _OWN_ENV = frozenset({
     "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME",
     "FLASHINFER_WORKSPACE_BASE", "FLASHINFER_CUBIN_DIR", "CUDA_CACHE_PATH", "DG_JIT_CACHE_DIR", "TILELANG_CACHE_DIR",
@@ -24,30 +24,29 @@ _OWN_ENV = frozenset({
 })  # fmt: skip
 _OWN_OPTIONS = frozenset({"--port"})
 _WITHOUT_SPEED = "; an answer that came in one piece has no speed, --scale 4 asks for longer ones"
-# In points of a hundred: a prefix that is in the cache costs no prefill, and the drafter has not seen it.
+# Percentage points of prefix hits: a cached prefix costs no prefill, and the drafter has not processed it.
 _PREFIX_POINTS = 3.0
-# By how much lengths of answers may differ: of the length asked for, and where the model ends them.
+# Tolerated relative difference of answer lengths: for fixed lengths, and for answers that the model ends.
 _LENGTH, _FREE_LENGTH = 0.02, 0.1
-# Seen on two processors: arms that are drafted for alike, 2.6 times apart while others had 0.8 and 1.1 of them.
+# Measured on two cores: arms with equal drafting differed by a factor of 2.6 while other processes used 0.8 and 1.1
+# cores.
 _BUSY = 0.5
 _THROTTLES = frozenset({"power brake", "thermal (hardware)", "thermal (software)", "hardware slowdown"})
-# A cold card is about 4 % faster (club-3090's bench.sh); 5 % of the clock is what two boots may differ by anyway.
+# A cold GPU is about 4 % faster (club-3090's bench.sh); clocks of two boots may differ by 5 % anyway.
 _CLOCK, _CELSIUS, _LOAD, _OTHERS = 0.05, 15, 2.0, 0.5
-# A card at its limit is as fast as the limit lets it be; laptops move theirs by themselves, and so between boots.
+# A GPU at its power limit is as fast as the limit allows; laptops change the limit themselves, also between boots.
 _WATTS = 1.05
 _SECONDS, _START = 2.0, 0.1
-# The counters may be a step behind the answers.
+# The server's counters may be one step behind the answers.
 _STRANGE, _TOKENS = 0.02, 64
 _LONGEST = 200
 
 
 class _ArmPair(NamedTuple):
-    """Two arms of an experiment with all their boots."""
-
     design: Design
     arms: tuple[Arm, Arm]
     boots: tuple[Sequence[Boot], Sequence[Boot]]
-    """Those of each arm that measured something."""
+    """The boots of each arm that measured something."""
     failed: tuple[Sequence[Boot], Sequence[Boot]]
     measure: str
 
@@ -62,7 +61,7 @@ class _ArmPair(NamedTuple):
 def find_confounds(
     design: Design, boots: Sequence[Boot], a: int, b: int, measure: str = TOKENS
 ) -> tuple[Confound, ...]:
-    """Return what besides two arms may have made their difference, what refuses a verdict first."""
+    """Return the confounds of two arms, those that refuse a verdict first."""
     pair = _ArmPair(
         design,
         (design.arms[a], design.arms[b]),
@@ -96,7 +95,7 @@ def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
-    """Flags and variables: a boot has those of its own arm, and all others are the same in all boots."""
+    """Find flags and variables that differ from the arm's plan, or between boots."""
     varied = _OWN_ENV.union(*(arm.plan.env for arm in pair.arms))
     for boot in pair.measured:
         plan = pair.arm(boot).plan
@@ -119,9 +118,9 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     for boots in [pair.measured] if same_engine else pair.boots:
         yield from _find_unequal_values("versions differ", {b.number: b.versions for b in boots if b.versions})
         yield from _find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
-    # What a patch made is the whole of its files, which another one may change, too.
+    # The digest of a patch covers whole files, which another patch may change too.
     for boots in [pair.measured] if same_engine and not varied else pair.boots:
-        # Of a run that is no boot only the names are recorded.
+        # For a run outside of experiments only the names of the patches are recorded.
         named = {name for boot in boots for name, sha in boot.patches.items() if not sha}
         patches = {
             b.number: {name: "in" if name in named else sha[:12] for name, sha in _leave_out(b.patches, varied).items()}
@@ -137,7 +136,7 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
         yield from _find_unequal_values(
             "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
         )
-    # Boots of earlier releases sent a seed, and did not record their sampler.
+    # Boots of earlier releases sent a seed and did not record their sampler.
     if pair.design.temperature != 0 and any(boot.sampler for boot in pair.measured):
         samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if b.inherited is not None}
         yield from _find_unequal_values("the samplers differ", samplers)
@@ -181,7 +180,7 @@ def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
 
 
 def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
-    """Requests without a figure in the judged measure; a prompt of several tokens without any refuses a verdict."""
+    """Find requests without the judged measure; prompts left without any refuse a verdict."""
     evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
     for boot in pair.measured:
         answered = [request for request in boot.requests if not request.error]
@@ -200,7 +199,7 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
-    """Other load on the CPU of a CPU server; with one boot each it cannot be told from the effect of the arms."""
+    """Find other CPU load during boots of a CPU server; with one boot each it refuses a verdict."""
     busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
     if busy and any(arm.plan.on_cpu for arm in pair.arms):
         evidence = ", ".join(f"boot {number + 1}: {count:.1f} cores" for number, count in busy.items())
@@ -217,7 +216,7 @@ def _doubtful_meaning(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
-    """What could not be read of a boot: the other rules find nothing there, which proves nothing."""
+    """Find what was not recorded of a boot, since the other rules are silent about it."""
     power = any(boot.after and boot.after.power for boot in pair.measured)
     lacking: dict[str, list[int]] = {}
     for boot in pair.measured:
@@ -237,11 +236,11 @@ def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _foreign_requests(pair: _ArmPair) -> Iterator[Confound]:
-    """Tokens that the server generated and that are in none of our answers."""
+    """Find tokens that the server generated for other clients."""
     for boot in pair.measured:
         ours = sum(done.tokens for done in boot.requests) + sum(window.filler_tokens for window in boot.windows)
         strange = (boot.generated or 0.0) - ours
-        # Of a filler that was broken off, the server has generated more than arrived.
+        # For a cancelled filler the server has generated more tokens than arrived.
         unseen = _TOKENS * sum(window.streams for window in boot.windows if window.filler_tokens)
         if strange > max(_TOKENS, _STRANGE * ours) + unseen and not any(done.error for done in boot.requests):
             evidence = f"{strange:.0f} tokens beside our {ours}"
@@ -268,7 +267,7 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _power_limits(pair: _ArmPair) -> Iterator[Confound]:
-    """Power limits that differ between arms on as many GPUs; within an arm it is part of its spread."""
+    """Find power limits that differ on equal numbers of GPUs; between arms they refuse a verdict."""
     arms = [[boot.after.power_limit_w for boot in boots if boot.after and boot.after.power_limit_w]
             for boots in pair.boots]  # fmt: skip
     limits = {b.number: b.after.power_limit_w for b in pair.measured if b.after and b.after.power_limit_w}
@@ -282,7 +281,8 @@ def _power_limits(pair: _ArmPair) -> Iterator[Confound]:
 def _drifts(pair: _ArmPair) -> Iterator[Confound]:
     boots = pair.measured
     ends = {boot.number: boot.after for boot in boots if boot.after}
-    # Before the first boot nothing of ours ran; the load of a minute before each other one is that of the boot before.
+    # The load before the first boot includes none of ours; the one-minute load before any other includes the boot
+    # before.
     begins = {boot.number: boot.before for boot in boots if boot.before and boot.number}
     clocks = {number: reading.clock_mhz for number, reading in ends.items() if reading.clock_mhz}
     degrees = {number: reading.temperature_c for number, reading in ends.items() if reading.temperature_c is not None}
@@ -312,7 +312,7 @@ _RULES = (
 
 
 def parse_argv_options(argv: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command with their values; the program's folder is not among them."""
+    """Return the options of a command with their values, without the path of the program."""
     options: dict[str, str] = {"model": " ".join(word for word in argv[1:3] if not word.startswith("--"))}
     name = ""
     for word in argv[3:]:
@@ -347,7 +347,7 @@ def _of_boot(boot: Boot, what: str, evidence: str, *, refuses: bool = True) -> C
 
 
 def _find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
-    """Yield what refuses a verdict when boots differ in a value; one that lacks it differs, too."""
+    """Yield a refusing confound if a value differs between boots or is absent in some."""
     wrong = []
     for name in sorted({name for values in boots.values() for name in values}):
         boots_by_value: dict[str, list[int]] = {}
@@ -370,7 +370,7 @@ def _list_by_boot(values: Mapping[int, float], unit: str) -> str:
 
 
 def _format_safe_value(name: str, value: str | None) -> str:
-    """Return a value for a sentence, one of a secret by no more than that there is one."""
+    """Return a value to show; a secret is not shown."""
     if value is None:
         return "none"
     return "another value" if is_secret(name) else value[:80] or "set"

@@ -1,4 +1,4 @@
-"""The measures that an experiment is judged by, as logarithms by prompt, and an arm summed up; pure."""
+"""The measures of an experiment, as logarithms by prompt, and the summary of an arm. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dflash_tui.experiments.analysis.stats import ONE_TEXT, ArmDifference, BootL
 from dflash_tui.experiments.design import Arm, Boot, Design
 
 STEPS, TOKENS, AL = "steps/s", "tok/s", "AL"
-# The seconds until a server is ready; as a speed, so that more is better as of the others.
+# The seconds until a server is ready; as the inverse, so that more is better as for the others.
 START = "time to ready"
-# Seconds, too, and the output of all requests under way together.
+# TTFT and E2E are in seconds too; OUTPUT is the total rate of all concurrent requests.
 TTFT, E2E, OUTPUT = "TTFT", "end-to-end time", "output tok/s"
 FURTHER = (TTFT, E2E, OUTPUT)
 _SECONDS = frozenset({START, TTFT, E2E})
-# What the text of an answer has no part in.
+# Measures that do not depend on the text of the answer.
 _WITHOUT_TEXT = frozenset({STEPS, START, TTFT})
 # Plans that differ in one of these may draft or accept other tokens.
 _DRAFTING = (
@@ -35,28 +35,28 @@ def select_measured_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
 
 
 def measure_seconds_to_ready(boot: Boot) -> float | None:
-    """Return the seconds from the launch until the first answer, with what was inspected before it."""
+    """Return the seconds from the launch to the first answer, plus those of inspecting models before it."""
     return None if boot.ready is None else boot.ready + boot.inspected
 
 
 def median_speed(boot: Boot) -> float | None:
-    """Return the median tok/s of a boot's measured requests, or None without any."""
+    """Return the median tok/s of a boot's measured requests, or None if it has none."""
     speeds = [done.decode_tok_s for done in boot.requests if not done.error and done.decode_tok_s is not None]
     return statistics.median(speeds) if speeds else None
 
 
 def classify_start(boot: Boot) -> str:
-    """Return what a start was: `cold` when it compiled all there is, `cached`, or empty when it does not say."""
+    """Return `cold` if the start compiled everything, `cached`, or empty if unknown."""
     return {"recompiled": "cold", "partly cached": "cached"}.get(boot.cache, boot.cache)
 
 
 def is_speculating(arm: Arm) -> bool:
-    """Whether the arm drafts at all."""
+    """Whether the arm uses speculation."""
     return arm.plan.num_speculative_tokens > 0
 
 
 def changes_drafting(a: Arm, b: Arm) -> bool:
-    """Whether the arms differ in what is drafted or accepted, so that their steps are not worth the same."""
+    """Whether the arms differ in what is drafted or accepted, so that their steps are not comparable."""
     options = "--speculative-config"
     return any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING) or (
         _option_value(a.plan.argv, options) != _option_value(b.plan.argv, options)
@@ -64,7 +64,7 @@ def changes_drafting(a: Arm, b: Arm) -> bool:
 
 
 def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[BootLogs]]:
-    """Return for each arm and each of its boots the logarithms of a measure by prompt."""
+    """Return the logarithms of a measure by prompt, for each boot of each arm."""
     return [
         [BootLogs(_collect_logs(boot, measure), boot.number) for boot in select_measured_boots(boots, arm)]
         if measure not in {STEPS, AL} or is_speculating(design.arms[arm])
@@ -82,17 +82,17 @@ def compare_measure(
     *,
     levels: bool = False,
 ) -> ArmDifference | None:
-    """Return how far two arms are apart in a measure, None when they share no prompt.
+    """Return the difference of two arms in a measure, or None if they share no prompt.
 
-    The same text has the same AL in every boot, so boots that agree in AL are believed; which text an arm came to is
-    chance. For `comparisons` and `levels` see `stats.compare_arms`.
+    The same text has the same AL in every boot, so the spread of AL between boots has no lower bound; the text itself
+    is random. For `comparisons` and `levels` see `stats.compare_arms`.
     """
     closest, text = 0.0 if measure == AL else None, 0.0 if measure in _WITHOUT_TEXT else ONE_TEXT
     return stats.compare_arms(arms, a, b, closest=closest, text=text, comparisons=comparisons, levels=levels)
 
 
 def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:
-    """Return how many comparisons hold together: all pairs of measured arms, again for each time boots were added."""
+    """Return the number of comparisons that hold together: pairs of measured arms, times looks."""
     measured = sum(bool(select_measured_boots(boots, arm)) for arm in range(len(design.arms)))
     return max(1, measured * (measured - 1) // 2) * design.looks
 
@@ -112,12 +112,12 @@ def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
 
 
 def is_in_seconds(measure: str) -> bool:
-    """Whether a measure is in seconds, of which less is better; its logarithm is that of the inverse."""
+    """Whether a measure is in seconds, where less is better; its logarithm is taken of the inverse."""
     return measure in _SECONDS
 
 
 def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second by number of streams; requests of one stream ran one after the other."""
+    """Return the output tokens per second by number of streams."""
     rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
     if seconds := sum(request.total for request in alone):
@@ -126,7 +126,7 @@ def _measure_output(boot: Boot) -> dict[int, float]:
 
 
 def measure_request(request: RequestDone, measure: str) -> float | None:
-    """Return a measure of a request; None where it is not known."""
+    """Return a measure of a request, or None if unknown."""
     if measure in {TTFT, E2E}:
         return request.ttft if measure == TTFT else request.total or None
     if measure == TOKENS:
@@ -139,7 +139,7 @@ def _option_value(words: Sequence[str], option: str) -> str:
 
 
 class MedianFigure(NamedTuple):
-    """The median of `n` values, and the least and the greatest of them."""
+    """The median of `n` values, and their minimum and maximum."""
 
     median: float
     low: float
@@ -148,10 +148,10 @@ class MedianFigure(NamedTuple):
 
 
 class ArmSummary(NamedTuple):
-    """How many boots of an arm measured something and failed, and its figures; None where nothing was measured.
+    """The boots of an arm that measured something or failed, and its figures; None if not measured.
 
-    `cold` and `cached` are seconds to the first answer, by what the start found in the compile cache; one without any
-    counts as cold. `ready` has those of all starts, with what was inspected before, `filling` those that filled caches.
+    `cold` and `cached` are seconds to the first answer by the state of the compile cache; a start without a cache
+    counts as cold. `ready` includes all starts and the inspection before them, `filling` those that filled the caches.
     """
 
     boots: int
@@ -169,7 +169,7 @@ class ArmSummary(NamedTuple):
 
 
 def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
-    """Return the figures of `arm`."""
+    """Return the boots and figures of an arm."""
     mine = [boot for boot in boots if boot.arm == arm]
     up = [boot for boot in mine if not boot.error]
     good = [boot for boot in up if boot.start != "filling"]
@@ -194,7 +194,7 @@ def summarize_arm(boots: Sequence[Boot], arm: int) -> ArmSummary:
 
 
 def is_uncached(boots: Sequence[Boot], arm: int) -> bool:
-    """Whether an arm has no compile cache: it started, and no start found anything in one, nor that it was empty."""
+    """Whether an arm has no compile cache: it started, but no start reported a cache."""
     started = [boot for boot in boots if boot.arm == arm and boot.ready is not None]
     return bool(started) and not any(map(classify_start, started))
 

@@ -1,4 +1,4 @@
-"""The results of an experiment as values: verdicts with intervals and confounds, sweeps, the report."""
+"""The results of an experiment: verdicts with intervals and confounds, sweeps, and the report."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dflash_tui.events import Speed
 from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
 
-# 2: each arm has its own spread, a line over the boots, all words hold together.
-# 3: what the last step cut is no part of an acceptance length, and requests without a figure are reported.
-# 4: which prompts were asked, and an arm that seems steady, are in the degrees of freedom by their part.
+# 2: each arm has its own spread, a drift over the boots is removed, all verdicts hold together.
+# 3: acceptance lengths exclude what the last step cut off, and requests without a figure are reported.
+# 4: the choice of prompts and arms of small spread count in the degrees of freedom.
 RULES = 5
 
 
 class Verdict(StrEnum):
-    """What may be said of an arm against the one it is compared with."""
+    """The verdict on an arm, compared with another one."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -34,71 +34,71 @@ class PromptRatio(msgspec.Struct, frozen=True):
     b: Speed
     ratio: Ratio
     n: int
-    """The requests of both arms."""
+    """The requests of both arms together."""
     streams: int = 1
 
 
 class Confound(msgspec.Struct, frozen=True):
-    """Something besides the arms that may have made the difference."""
+    """A difference other than the varied setting that may explain the result."""
 
     what: str
     evidence: str
     refuses: bool
-    """Whether there is no verdict because of it."""
+    """Whether it refuses a verdict."""
 
 
 class BootFigure(msgspec.Struct, frozen=True):
-    """What one boot measured, as the verdict compares it."""
+    """The figure of one boot, as the verdict compares it."""
 
     number: int
     arm: int
     value: float
-    """The geometric mean over the prompts that all boots of both arms have."""
+    """The geometric mean over the prompts measured in all boots of both arms."""
 
 
 class BreakEven(msgspec.Struct, frozen=True):
-    """After how many tokens the arm that starts later has made up for it."""
+    """The number of tokens after which the arm that starts later has caught up."""
 
     by: int
     seconds: float
-    """By how much it is behind when both arms have answered their first request."""
+    """How much later it is when both arms have answered their first request."""
     cold: bool
     tokens: float | None = None
-    """After how many tokens it has made up for it; None is never, as it is not shown to be faster."""
+    """The tokens until it has caught up; None is never, as it is not shown to be faster."""
     requests: float | None = None
     """The same in requests of the suite's mean length."""
     low: float | None = None
-    """The least that the interval of starts and speed allows; None: no speed in it makes up for the start."""
+    """The lower end of the interval, from the spread of starts and speeds; None if it never catches up."""
     high: float | None = None
-    """The most that it allows; None is without end."""
+    """The upper end of the interval; None is unbounded."""
     starts: tuple[int, int] = (0, 0)
-    """Of how many starts of each arm `seconds` is the mean."""
+    """The starts of each arm that `seconds` is averaged over."""
     start_cv: float | None = None
-    """How far starts of one arm vary; None in reports of earlier releases."""
+    """The coefficient of variation between starts of one arm; None in reports of earlier releases."""
     start_df: float | None = None
-    """The degrees of freedom of that; None where it is assumed, as no start was repeated."""
+    """Its degrees of freedom; None if it is assumed, as no start was repeated."""
 
 
 class SignificanceTest(msgspec.Struct, frozen=True):
-    """The figures that a verdict is decided by."""
+    """The test that decides a verdict."""
 
     t: float
     """The difference of the logarithms in standard errors."""
     critical: float
-    """What `t` has to exceed, up or down, for a difference to be shown."""
+    """The absolute value that `t` must exceed for a significant difference."""
     df: float | None
-    """The degrees of freedom of both; None is a normal distribution."""
+    """The degrees of freedom; None is a normal distribution."""
     level: float
     comparisons: int = 1
-    """How many hold together at 95 %."""
+    """The number of comparisons that hold together at 95 %."""
     least: float = 0.0
-    """The relative difference below which none is shown, however sure it is."""
+    """The smallest relative difference that counts, however certain."""
     drift: float | None = None
-    """By how much the figure changed from the first boot to the last, taken out; None without a line."""
+    """The removed relative change from the first boot to the last; None if no line was fitted."""
 
 
 class OutputVerdict(StrEnum):
-    """What may be said of the greedy answers of an arm against those of the one it is compared with."""
+    """The verdict on the greedy answers of an arm, compared with those of another one."""
 
     ALIKE = "alike"
     DIFFERENT = "different beyond boots"
@@ -106,109 +106,109 @@ class OutputVerdict(StrEnum):
 
 
 class FirstDifference(msgspec.Struct, frozen=True):
-    """The two answers to one prompt, one of each arm, that differ soonest."""
+    """The two answers to one prompt, one of each arm, that differ earliest."""
 
     kind: str
     streams: int
     round: int
     boots: tuple[int, int]
-    """The boots that answered, by their numbers from 0."""
+    """The numbers of the two boots, from 0."""
     position: int
     """The first token or character that differs, from 1."""
     common: str
-    """The end of what both begin with."""
+    """The end of their common beginning."""
     a: str
     b: str
 
 
 class TokenComparison(msgspec.Struct, frozen=True):
-    """The answers of a server with speculation, scored token by token by one without."""
+    """The answers with speculation, scored token by token by a server without it."""
 
     alike: int
     """Answers that are the same in every token."""
     rounded: int
-    """Those that part within rounding."""
+    """Answers that differ within rounding."""
     faults: int
-    """Those that part beyond it."""
+    """Answers that differ by more than rounding."""
     unscored: int
     tokens: int
-    """The tokens with speculation that were scored."""
+    """The scored tokens of answers with speculation."""
     rounding: float
     """The measured rounding: the largest shift of a token's lead over its runner-up."""
     positions: int
     worst: AnswerCheck | None = None
-    """Of the faults, else of the answers that part, the one with the largest gap; None where none part."""
+    """The fault, or else the differing answer, with the largest gap; None if none differ."""
 
 
 class OutputComparison(msgspec.Struct, frozen=True):
-    """Whether two arms answer alike at temperature 0, held against how far boots of one arm differ."""
+    """Whether two arms answer alike at temperature 0, relative to how much boots of one arm differ."""
 
     verdict: OutputVerdict
     why: str = ""
-    """Why the verdict is unknown; empty where it is not."""
+    """Why the verdict is unknown; empty if it is known."""
     prompts: int = 0
-    """How many prompts, as they were sent, all boots of both arms answered."""
+    """The number of prompts, as sent, that all boots of both arms answered."""
     boots: tuple[int, int] = (0, 0)
     different: float = 0.0
     """The share of pairs of boots, one of each arm, whose answers differ."""
     within: tuple[float, ...] = ()
-    """The same between boots of one arm, of either; empty where an arm has a single boot."""
+    """The same share between boots of one arm, for each arm; empty if an arm has a single boot."""
     excess: float | None = None
-    """By how much the share between the arms exceeds the mean of those within; None where that is unknown."""
+    """How much the share between the arms exceeds the mean of those within; None if unknown."""
     low: float | None = None
     """The lower end of its 95 % interval, by a bootstrap over prompts."""
     high: float | None = None
     unit: str = "character"
-    """What positions count: `token` where the server named them, else `character`."""
+    """The unit of positions: `token` if the server returned token ids, else `character`."""
     first: FirstDifference | None = None
-    """The two answers that differ soonest, or those of `tokens.worst`; None where none do in what was kept."""
+    """The two answers that differ earliest, or those of `tokens.worst`; None if no kept answers differ."""
     tokens: TokenComparison | None = None
-    """What `verify --lossless` judges by; None in an A/B, which has no server score the answers of another."""
+    """The comparison by scored tokens of `verify --lossless`; None in an A/B."""
 
 
 class FurtherVerdict(msgspec.Struct, frozen=True):
-    """The verdict on a secondary measure, with a level of its own."""
+    """The verdict on a secondary measure, with its own confidence level."""
 
     measure: str
     streams: int
     word: Verdict
-    """On `b`; faster is fewer seconds, or more tokens per second."""
+    """The verdict on arm `b`; faster means fewer seconds or more tokens per second."""
     ratio: Ratio
-    """`b` to `a`: of seconds where the measure is in seconds."""
+    """The ratio of `b` to `a`; of seconds if the measure is in seconds."""
     level: float
-    """All further verdicts of an experiment hold together at 95 %."""
+    """The level of this interval; all secondary verdicts of an experiment hold together at 95 %."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One arm compared with another one: the verdict and what it is based on."""
+    """The comparison of two arms: the verdict and its evidence."""
 
     a: int
     b: int
     measure: str
     word: Verdict
     suggestive: bool
-    """Whether an arm has one boot only, so that the spread between its boots is not known."""
+    """Whether an arm has only one boot, so that the spread between its boots is unknown."""
     ratio: Ratio | None = None
     steps_s: Ratio | None = None
     tok_s: Ratio | None = None
     al: Ratio | None = None
     cause: str = ""
-    """Which factor makes the difference in tok/s: `steps/s`, `AL`, `both`, or empty."""
+    """The factor responsible for the difference in tok/s: `steps/s`, `AL`, `both`, or empty."""
     cv: float | None = None
-    """The larger one of `cvs`; None if nothing was repeated."""
+    """The larger of `cvs`; None if nothing was repeated."""
     cvs: tuple[float | None, float | None] = (None, None)
-    """Each arm's coefficient of variation between its boots, within a boot if there is one each."""
+    """Each arm's coefficient of variation between its boots, or within a boot if each arm has one."""
     test: SignificanceTest | None = None
-    """None where nothing was compared, and in reports of before 0.2."""
+    """None if nothing was compared, and in reports from before 0.2."""
     figures: tuple[BootFigure, ...] = ()
     detectable: float | None = None
-    """The smallest relative difference that four of five such experiments show."""
+    """The smallest relative difference that four of five such experiments would show."""
     prompts: tuple[PromptRatio, ...] = ()
     confounds: tuple[Confound, ...] = ()
     break_even: tuple[BreakEven, ...] = ()
-    """When a later start has paid back, for cold and for cached starts."""
+    """The break-even of a later start, for cold and for cached starts."""
     boots: tuple[int, int] = (0, 0)
-    """How many boots of each arm measured something."""
+    """The boots of each arm that measured something."""
     further: tuple[FurtherVerdict, ...] = ()
     outputs: OutputComparison | None = None
 
@@ -218,17 +218,17 @@ class SweepPoint(msgspec.Struct, frozen=True):
 
     arm: int
     tok_s: float
-    """Its geometric mean over the prompts."""
+    """The geometric mean over the prompts."""
     low: float | None
-    """The interval of its ratio to the best, times the best's speed; None for the best."""
+    """The interval of its ratio to the best, multiplied by the best's speed; None for the best."""
     high: float | None
     al: float | None
     like_best: bool
-    """Whether it is not shown to differ from the best."""
+    """Whether it is not significantly different from the best."""
 
 
 class SweepStanding(StrEnum):
-    """Where an arm of a sweep stands; `WORSE` is slower than the plateau."""
+    """The place of an arm in a sweep; `WORSE` is slower than the plateau."""
 
     RECOMMENDED = "recommended"
     PLATEAU = "plateau"
@@ -241,20 +241,20 @@ class Sweep(msgspec.Struct, frozen=True):
 
     points: tuple[SweepPoint, ...]
     plateau: tuple[int, ...]
-    """The arms that are not shown to differ from the fastest and are within 3 % of it."""
+    """The arms not significantly different from the fastest and within 3 % of it."""
     recommended: int | None
-    """One of the plateau; None when something refuses a verdict."""
+    """An arm of the plateau; None if a confound refuses a verdict."""
     best: int | None = None
     to_best: Ratio | None = None
-    """The best's speed to that of the recommended one; None when they are the same."""
+    """The ratio of the best's speed to the recommended arm's; None if they are the same."""
 
     @property
     def open(self) -> tuple[int, ...]:
-        """The arms that are not shown to differ from the best but seem slower: more boots would decide."""
+        """The arms that look slower than the best but are not significantly so; more boots would decide."""
         return tuple(point.arm for point in self.points if point.like_best and point.arm not in self.plateau)
 
     def standing(self, arm: int) -> SweepStanding:
-        """Return where an arm stands."""
+        """Return the place of an arm."""
         if arm == self.recommended:
             return SweepStanding.RECOMMENDED
         if arm in self.plateau:
@@ -263,49 +263,49 @@ class Sweep(msgspec.Struct, frozen=True):
 
 
 class TuneOutcome(msgspec.Struct, frozen=True):
-    """What a tune has found until now."""
+    """The result of a tune so far."""
 
     best: int
     """The fastest setting; 0 is the published one."""
     comparison: Comparison | None = None
-    """The best against the published setting in tok/s, by the boots after the choice, or all where there are none."""
+    """The best against the published setting in tok/s, by boots after the choice if any."""
     confirmed: bool = False
-    """Whether `comparison` rests on boots after the choice alone: chance, too, decides which setting seems best."""
+    """Whether `comparison` uses only boots after the choice; those before it favour the chosen setting."""
     answers: str = "unknown"
     """Whether both answer alike: `yes`, `no` or `unknown`."""
     tried: int = 0
     dropped: dict[str, str] = {}
     left_out: dict[str, str] = {}
     spent: float = 0.0
-    """Seconds that all boots took."""
+    """The seconds that all boots took."""
     recipe: str = ""
     unwritten: str = ""
 
 
 class ExperimentReport(msgspec.Struct, frozen=True):
-    """All of an experiment: enough for others to repeat it and to judge it again."""
+    """The whole experiment: enough to repeat it and to judge it again."""
 
     design: Design
     boots: tuple[Boot, ...]
     comparisons: tuple[Comparison, ...]
     sweep: Sweep | None = None
-    """The curve of three or more arms that are numbers."""
+    """The sweep, if the arms are three or more numbers."""
     complete: bool = True
-    """Whether every boot of the design is over."""
+    """Whether every boot of the design has ended."""
     rules: int = 1
-    """By which rules it was judged, `RULES` now; an older report is judged again from its boots."""
+    """The version of the rules it was judged by; an older report is judged again from its boots."""
     tune: TuneOutcome | None = None
 
 
 def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
-    """Return the comparisons that are worth a verdict: of a tune the best alone, by the boots after its choice."""
+    """Return the comparisons to report; for a tune only the best setting, by the boots after its choice."""
     if report.tune is None:
         return report.comparisons
     return (report.tune.comparison,) if report.tune.comparison else ()
 
 
 def find_misplaced_arms(report: ExperimentReport) -> str:
-    """Return why a report names an arm that it does not have, or nothing: the decoder checks types only."""
+    """Return why a report names an arm that it does not have, else ""; the decoder checks types only."""
     arms, sweep, tune = range(len(report.design.arms)), report.sweep, report.tune
     pairs = [*report.comparisons, *([tune.comparison] if tune and tune.comparison else [])]
     named = {

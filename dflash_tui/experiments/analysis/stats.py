@@ -1,16 +1,15 @@
-"""The statistics of an experiment: how far two arms are apart, how sure that is, and when a later start pays; pure.
+"""The statistics of an experiment: the difference of two arms and its uncertainty. Pure.
 
-The logarithm of a request's measure is taken as prompt + arm + boot + prompt x arm + noise. Prompts differ far more
-than arms do, so that arms are compared prompt by prompt, where that cancels. Two things are left that chance decides:
-what a boot got (its mean differs from that of the next boot of the same arm, `measure_spread`) and which prompts were
-asked (an arm does better on some than on others). Their variances are added; the noise of single requests, which is in
-both, is counted once, as for any two crossed clusters (Cameron, Gelbach & Miller 2011), and no part is less than
-nothing. Levels of concurrency ask the same prompts, so a prompt's levels are one.
+Model: log(measure of a request) = prompt + arm + boot + prompt x arm + noise. Prompts differ far more than arms, so
+arms are compared prompt by prompt, which cancels the prompt effect. Two random effects remain: the boot (means of boots
+of one arm differ, see `measure_spread`) and the choice of prompts (an arm does better on some prompts). Their variances
+are added. The noise of single requests is in both and counted once, as for any two crossed clusters (Cameron, Gelbach &
+Miller 2011). No part is below zero. Concurrency levels send the same prompts, so the levels of a prompt count as one.
 
-An interval is estimate ± t x standard error (Student 1908), with the degrees of freedom that the variances have
-together (after Satterthwaite 1946, see `_combine`). With two to four boots neither the normal quantile nor a percentile
-bootstrap holds its rate: resampling two boots yields three means. `tools/benchmarks/verdicts.py` has the rates of all
-this, `tests/unit/experiments/test_simulation.py` a part of them.
+An interval is estimate ± t x standard error (Student 1908); the degrees of freedom of the summed variances follow
+Satterthwaite (1946), see `_combine`. With two to four boots neither the normal quantile nor a percentile bootstrap has
+the nominal coverage: resampling two boots yields only three means. `tools/benchmarks/verdicts.py` measures these rates,
+`tests/unit/experiments/test_simulation.py` some of them.
 """
 
 from __future__ import annotations
@@ -27,40 +26,41 @@ import msgspec
 LEVEL = 0.95
 
 # The same requests to the same server on a GB10, Math of the five categories: 148.8 and 125.4 tok/s (forum report of
-# Qwen3.5-35B-A3B). Stands in where one request each is all there is.
+# Qwen3.5-35B-A3B). Used if there is only one request each.
 SWING = math.log(148.8 / 125.4)
-# What a text may do for tok/s and AL, as a standard error, where an arm's boots all answer with the same one.
+# The effect of the answer's text on tok/s and AL, as a standard error, when all boots of an arm give the same text.
 ONE_TEXT = SWING / NormalDist().inv_cdf(0.975)
-# Boots of one server lie within ±5 %, so that much may be between two of them: what one boot each cannot tell apart.
+# Boots of one server lie within ±5 %, so two single boots may differ by this much without any effect of the arm.
 UNSEEN = math.log(1.05 / 0.95)
-# So few prompts do not show how far an arm does better on some: the noise of requests is left in that, and where
-# they happen to agree, twice their degrees of freedom are the most that is believed.
+# With this few prompts the noise of requests is not subtracted from the variance between prompts, and if the prompts
+# happen to agree, at most twice their degrees of freedom are used.
 _FEW_PROMPTS = 3
-# Of the degrees of freedom that both arms have beyond those of the arm with fewest, so much is believed around a line.
+# With a drift line, this share of the degrees of freedom beyond those of the arm with the fewest is used.
 _BELIEVED = 0.6
-# So many degrees of freedom leave Student's t within 1 % of the normal distribution.
+# From this many degrees of freedom on, Student's t is within 1 % of the normal distribution.
 _AS_GOOD_AS_KNOWN = 200
-# Beyond these Student's t is the normal distribution to six digits.
+# Above this, Student's t equals the normal distribution to six digits.
 _MOST_DF = 1e6
-# Of the continued fraction of the incomplete beta function; twice as many change no digit that is used.
+# Terms of the continued fraction of the incomplete beta function; twice as many change no digit that is used.
 _TERMS = 40
-# Of Newton; seven are taken on average.
+# Newton steps; seven on average.
 _MOST_STEPS = 60
-# Less than a thousandth is not reported as a difference, even where chance has no part in it.
+# A difference below a thousandth is never reported, even if it is significant.
 _NOTHING = 1e-3
 _POWER = 0.8
-# From this number of boots per arm on, their order tells a drift from chance.
+# With this many boots per arm or more, a drift can be estimated from their order.
 LINE_FROM = 3
-# Boots may come out alike by chance, two of them often. No standard deviation below these is believed; a server that
-# runs 3 % faster or slower from boot to boot would else differ by 6 % for sure in one of eight pairs of two boots.
+# Lower bounds of the standard deviation between boots, since boots, two in particular, may agree by chance. Without
+# them, a server whose boots run 3 % faster or slower would show a significant difference of 6 % in one of eight
+# experiments of two boots per arm.
 CLOSEST, CLOSEST_OF_TWO = 0.005, 0.015
 _LARGEST = 300.0
-# Of a bootstrap: how often it draws, and what lies beyond each end of its interval.
+# The bootstrap: its resamples, and the share beyond each end of its interval.
 _RESAMPLES, _TAIL = 2000, 0.025
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times as much arm b has as arm a, with the interval that holds the truth at the level asked for."""
+    """The ratio of arm b to arm a with its confidence interval."""
 
     ratio: float
     low: float
@@ -68,41 +68,41 @@ class Ratio(msgspec.Struct, frozen=True):
 
     @property
     def excludes_one(self) -> bool:
-        """Whether the interval lies on one side of 1."""
+        """Whether 1 lies outside the interval."""
         return self.low > 1 or self.high < 1
 
     @property
     def inverse(self) -> Ratio:
-        """How many times as much arm a has: of a speed, the ratio of the seconds."""
+        """Return the ratio of arm a to arm b; for a speed this is the ratio of the seconds."""
         ratio, high, low = (1 / end if end else math.inf for end in (self.ratio, self.low, self.high))
         return Ratio(ratio, low, high)
 
 
 class PromptCell(NamedTuple):
-    """What requests of two arms are paired by: the prompt, and how many were under way at a time."""
+    """The key by which requests of two arms are paired: the prompt and the number of streams."""
 
     kind: str
     streams: int = 1
 
 
 class BootLogs(NamedTuple):
-    """The logarithms of one boot's requests by prompt, and its place in the order of all boots, None without one."""
+    """The logarithms of one boot's requests by prompt, and its place in the order of all boots, if any."""
 
     by_prompt: Mapping[PromptCell, Sequence[float]]
     place: int | None = None
 
     def select(self, cells: Iterable[PromptCell]) -> BootLogs:
-        """Return the logarithms of these prompts."""
+        """Return the logarithms of these prompts only."""
         return self._replace(by_prompt={cell: self.by_prompt[cell] for cell in cells})
 
 
 class ArmDifference(NamedTuple):
-    """The logarithm of a ratio, its standard error and degrees of freedom, None for a normal distribution.
+    """The logarithm of a ratio, its standard error and degrees of freedom (None: normal distribution).
 
-    `cvs` are the coefficients of variation of both arms between their boots, within the boot when there is one each;
-    `cv` is the larger one, that of the other arms where both have one boot. `least` is what the logarithm has to exceed
-    however sure it is. `level` is that of the interval. `drift` is by how much the logarithm changed from the first
-    boot to the last, which was taken out; None without a line over their order.
+    `cvs` are the coefficients of variation of both arms between their boots, or within the boot if each has one. `cv`
+    is the larger one, or that of the other arms if both have one boot. `least` is the smallest logarithm that counts as
+    a difference, however certain. `level` is the level of the interval. `drift` is the change of the logarithm from the
+    first boot to the last, which was removed; None if no line was fitted.
     """
 
     log: float
@@ -115,13 +115,13 @@ class ArmDifference(NamedTuple):
     drift: float | None = None
 
     def ratio(self, level: float | None = None) -> Ratio:
-        """Return the ratio with the interval that holds the truth at `level`, None for that of the comparison."""
+        """Return the ratio with its interval at `level`, by default the level of the comparison."""
         reach = student_t_quantile((1 + (level or self.level)) / 2, self.df) * self.error
         return Ratio(math.exp(self.log), bounded_exp(self.log - reach), bounded_exp(self.log + reach))
 
     @property
     def is_shown(self) -> bool:
-        """Whether the arms differ: the interval excludes 1, and the difference is more than the least that counts."""
+        """Whether the interval excludes 1 and the difference exceeds `least`."""
         return self.ratio().excludes_one and abs(self.log) > self.least
 
     @property
@@ -131,12 +131,12 @@ class ArmDifference(NamedTuple):
 
     @property
     def critical_t(self) -> float:
-        """What `t` has to exceed for the interval to exclude 1."""
+        """The value that `t` must exceed for the interval to exclude 1."""
         return student_t_quantile((1 + self.level) / 2, self.df)
 
     @property
     def detectable(self) -> float:
-        """The relative difference that is shown in four of five such experiments (Bloom 1995, as 0.09 for 9 %)."""
+        """The relative difference that four of five such experiments would show (Bloom 1995); 0.09 for 9 %."""
         needed = max(self.critical_t * self.error, self.least)
         return bounded_exp(needed + student_t_quantile(_POWER, self.df) * self.error) - 1
 
@@ -151,11 +151,12 @@ def compare_arms(
     comparisons: int = 1,
     levels: bool = False,
 ) -> ArmDifference | None:
-    """Return how far arm `b` is from arm `a`, None when they share no prompt.
+    """Return the difference of arm `b` to arm `a`, or None if they share no prompt.
 
-    `closest` is the least standard deviation between boots that is believed (None: by the number of boots), `text` the
-    standard error that the text of an answer makes. All `comparisons` hold at `LEVEL` together (Bonferroni's). With
-    `levels` the prompts are levels of one thing: how differently arms do on them is no chance, what their texts do is.
+    `closest` is the lower bound of the standard deviation between boots (None: chosen by the number of boots), `text`
+    the standard error caused by the text of an answer. All `comparisons` hold at `LEVEL` together (Bonferroni). With
+    `levels` the prompts are levels of one factor, such as context length: differences between them are no random
+    effect, only those of their texts are.
     """
     shared = [cell for cell in list_shared_cells(arms[a]) if cell in list_shared_cells(arms[b])]
     if not shared:
@@ -171,7 +172,7 @@ def compare_arms(
     if spread is None:
         error, df, cv, cvs = _within(arms, a, b, shared, by_prompt)
         return ArmDifference(fmean(by_prompt), error, df, cv, least, cvs, level)
-    count = 1 if levels else len(by_prompt)  # of prompts that are a sample
+    count = 1 if levels else len(by_prompt)  # prompts as a random sample
     prompts = text**2 / len(by_prompt) if count == 1 else _prompts(ours, theirs, by_prompt)
     most = 2 * (count - 1) if 1 < count <= _FEW_PROMPTS else math.inf
     variance, df = _combine(spread, VariancePart(prompts, count - 1 or None), most)
@@ -187,10 +188,10 @@ def _larger(cvs: tuple[float | None, float | None]) -> float | None:
 
 
 def _combine(spread: BootSpread, prompts: VariancePart, most: float) -> VariancePart:
-    """Return the variance of boots and prompts together, and its degrees of freedom, None where it is as good as known.
+    """Return the summed variance of boots and prompts; its `df` is None for a normal distribution.
 
-    Satterthwaite's are too many where an arm's spread came out small: around a line `_BELIEVED` of the way to them
-    counts, from those of the arm that has fewest; of two boots `CLOSEST_OF_TWO` sees to that.
+    Satterthwaite's degrees of freedom are too many if an arm's spread is small by chance. With a drift line only the
+    share `_BELIEVED` of those beyond the smallest arm's is used; with two boots, `CLOSEST_OF_TWO` prevents it.
     """
     boots = combine_parts(spread.parts)
     boots_df = min(boots.df or math.inf, spread.pooled.df or math.inf)
@@ -203,23 +204,23 @@ def _combine(spread: BootSpread, prompts: VariancePart, most: float) -> Variance
 
 
 def _squares(values: Sequence[float]) -> float:
-    """Return the sum of squares around the mean; `statistics.stdev` takes fifty times as long to be exact."""
+    """Return the sum of squares around the mean; `statistics.stdev` is exact and 50 times slower."""
     mean = fmean(values)
     return sum((value - mean) ** 2 for value in values)
 
 
 def _means(arm: Sequence[BootLogs], table: Sequence[Sequence[float]]) -> list[BootMean]:
-    """Return what each boot of an arm measured over all its prompts; an arm without a common prompt has none."""
+    """Return the mean of each boot over its prompts; none if the arm's boots share no prompt."""
     return [BootMean(fmean(row), boot.place) for boot, row in zip(arm, table, strict=True)] if table else []
 
 
 def list_shared_cells(boots: Sequence[BootLogs]) -> list[PromptCell]:
-    """Return the prompts that every boot has requests of, in the first one's order."""
+    """Return the prompts measured in every boot, in the order of the first boot."""
     return [cell for cell in boots[0].by_prompt if all(boot.by_prompt.get(cell) for boot in boots)] if boots else []
 
 
 def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
-    """Return how many requests each boot has of a prompt that is the only one; their texts differ. Else 1."""
+    """Return the requests per boot of a single prompt, whose answers differ in text; else 1."""
     counts = {len(boot.by_prompt[cell]) for boot in boots for cell in cells}
     return counts.pop() if len(counts) == 1 and len({cell.kind for cell in cells}) == 1 else 1
 
@@ -227,7 +228,7 @@ def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
 def list_prompt_means(
     boots: Sequence[BootLogs], cells: Sequence[PromptCell] | None = None, rounds: int = 1
 ) -> list[list[float]]:
-    """Return for each boot the mean of each prompt (of those that every boot has), or of each round of the only one."""
+    """Return per boot the mean of each shared prompt, or of each round of a single prompt."""
     cells = list_shared_cells(boots) if cells is None else cells
     if rounds > 1:
         return [[fmean(boot.by_prompt[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
@@ -239,7 +240,7 @@ def list_prompt_means(
 
 
 def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[float]) -> float:
-    """Return the variance that comes from which prompts were asked, without the noise of their requests."""
+    """Return the variance due to the choice of prompts, without the noise of their requests."""
     count = len(by_prompt)
     squares, df = 0.0, 0
     for table in (a, b):
@@ -255,7 +256,7 @@ def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[flo
 def _within(
     arms: Sequence[Sequence[BootLogs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
 ) -> tuple[float, float | None, float | None, tuple[float | None, float | None]]:
-    """Return standard error, degrees of freedom, variation and that of each arm, of one boot each."""
+    """Return standard error, df, variation, and each arm's variation, from one boot per arm."""
     spreads = [_repeated(arm, shared if i in {a, b} else list_shared_cells(arm)) for i, arm in enumerate(arms)]
     ours, theirs = (coefficient_of_variation(spreads[arm][0] / spreads[arm][1]) if spreads[arm][1] else None
                     for arm in (a, b))  # fmt: skip
@@ -273,17 +274,17 @@ def _within(
 
 
 def _repeated(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> tuple[float, int]:
-    """Return the squares of requests around the mean of their prompt and boot, and their degrees of freedom."""
+    """Return the sum of squares within prompts and boots, and its degrees of freedom."""
     repeated = [boot.by_prompt[cell] for boot in boots for cell in cells if len(boot.by_prompt[cell]) > 1]
     return sum(map(_squares, repeated)), sum(len(logs) - 1 for logs in repeated)
 
 
 @lru_cache(maxsize=1024)
 def student_t_quantile(level: float, df: float | None) -> float:
-    """Return the quantile of Student's t with `df` degrees of freedom, of the normal distribution for None.
+    """Return the quantile of Student's t; a `df` of None is the normal distribution.
 
-    `level` is at least 0.5. The distribution function is an incomplete beta function (Abramowitz & Stegun 26.7.1),
-    concave above zero, so that Newton's steps from the normal quantile, which is below, reach it without passing it.
+    `level` is at least 0.5. The distribution function is an incomplete beta function (Abramowitz & Stegun 26.7.1). It
+    is concave above zero, so Newton's steps from the normal quantile, a lower bound, never overshoot.
     """
     normal = NormalDist().inv_cdf(level)
     if df is None or df > _MOST_DF:
@@ -292,7 +293,7 @@ def student_t_quantile(level: float, df: float | None) -> float:
     t = max(0.0, normal)
     for _ in range(_MOST_STEPS):
         share = df / (df + t * t)
-        outside = _incomplete_beta(share, df / 2, 0.5)  # of ±t
+        outside = _incomplete_beta(share, df / 2, 0.5)  # outside ±t
         step = (outside / 2 - (1 - level)) / (density_at_zero * math.pow(share, (df + 1) / 2))
         t += step
         if step <= 1e-10 * t:
@@ -301,8 +302,8 @@ def student_t_quantile(level: float, df: float | None) -> float:
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """Return the regularized incomplete beta function, by its continued fraction (Abramowitz & Stegun 26.5.8)."""
-    if x > (a + 1) / (a + b + 2):  # where it converges slowly, its complement does not
+    """Return the regularized incomplete beta function by its continued fraction (Abramowitz & Stegun 26.5.8)."""
+    if x > (a + 1) / (a + b + 2):  # the continued fraction converges slowly here; that of the complement does not
         return 1 - _incomplete_beta(1 - x, b, a)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)) * math.pow(x, a) * math.pow(1 - x, b) / a
     value = 1.0
@@ -314,25 +315,25 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 class BootMean(NamedTuple):
-    """What a boot measured, as a logarithm, and its place in the order of all boots; None where there is no order."""
+    """The mean logarithm of a boot and its place in the order of all boots, if any."""
 
     log: float
     place: int | None = None
 
 
 class VariancePart(NamedTuple):
-    """A part of a difference's variance and its degrees of freedom; None stands for a variance that is known."""
+    """A part of a difference's variance and its degrees of freedom (None: exactly known)."""
 
     variance: float
     df: float | None
 
 
 class BootSpread(NamedTuple):
-    """What the spread of boots does to the difference of two arms.
+    """The effect of the spread between boots on the difference of two arms.
 
-    `own` are the variances of both arms' boots, None for one boot, `pooled` that of all arms, of whose degrees of
-    freedom no comparison has more. `shift` is what the line takes from the difference, `drift` how far it goes from the
-    first boot to the last; None without a line.
+    `own` are the variances of both arms' boots (None for one boot); `pooled` is that of all arms, and no comparison has
+    more degrees of freedom than it. `shift` is the drift's effect on the difference, to be added to it; `drift` is the
+    change from the first boot to the last, None if no line was fitted.
     """
 
     parts: tuple[VariancePart, VariancePart]
@@ -343,7 +344,7 @@ class BootSpread(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A slope over the places, and the squares of the places around the mean of their arm, of all arms together."""
+    """The slope over boot places, and the sum of squares of places within arms."""
 
     slope: float
     squares: float
@@ -353,7 +354,7 @@ _NO_LINE = _Line(0.0, math.inf)
 
 
 def measure_spread(arms: Sequence[Sequence[BootMean]], closest: float | None = None) -> BootSpread | None:
-    """Return what boots' spread does to the difference of the first two arms, None where no arm has a second boot."""
+    """Return the effect of boot spread on the first two arms' difference; None if no arm has two boots."""
     repeated = [arm for arm in arms if len(arm) > 1]
     if not repeated:
         return None
@@ -371,7 +372,7 @@ def measure_spread(arms: Sequence[Sequence[BootMean]], closest: float | None = N
         variance, freedom = fit or pooled
         if len(repeated) > 2 and variance < pooled.variance:
             variance, freedom = pooled
-        # Beside the arm's mean, the line's slope is in doubt: the more, the further apart in the order the arms are.
+        # The uncertainty of the line's slope is added: it grows with the distance of the arms in the boot order.
         weight = 1 / len(arm) + apart**2 * _place_squares(arm) / line.squares**2
         parts.append(VariancePart(max(variance, least**2) * weight, freedom))
     first, last = (end(boot.place or 0 for arm in arms for boot in arm) for end in (min, max))
@@ -385,7 +386,7 @@ def measure_spread(arms: Sequence[Sequence[BootMean]], closest: float | None = N
 
 
 def combine_parts(parts: Sequence[VariancePart]) -> VariancePart:
-    """Return the sum of variances with the degrees of freedom that they have together (Satterthwaite 1946)."""
+    """Return the sum of variances and its degrees of freedom (Satterthwaite 1946)."""
     whole = sum(part.variance for part in parts)
     if not whole:
         return VariancePart(0.0, sum(part.df or 0.0 for part in parts) or None)
@@ -394,7 +395,7 @@ def combine_parts(parts: Sequence[VariancePart]) -> VariancePart:
 
 
 def _take_turns(a: Sequence[BootMean], b: Sequence[BootMean]) -> bool:
-    """Whether both arms' boots have places that overlap: in A A A B B B a drift cannot be told from the arms."""
+    """Whether the places of both arms overlap; in A A A B B B, drift and arm are confounded."""
     ours, theirs = ([boot.place for boot in arm if boot.place is not None] for arm in (a, b))
     all_placed = len(ours) == len(a) and len(theirs) == len(b)
     return all_placed and max(min(ours), min(theirs)) < min(max(ours), max(theirs))
@@ -411,7 +412,7 @@ def _fit_line(arms: Sequence[Sequence[BootMean]]) -> _Line:
 
 
 def _fit_arm(arm: Sequence[BootMean], line: _Line) -> tuple[float, float]:
-    """Return the variance of an arm's boots around the line and its degrees of freedom; of all arms' it takes one."""
+    """Return the variance of an arm's boots around the line, and its degrees of freedom."""
     middle, at = fmean(boot.log for boot in arm), _mean_place(arm)
     df = len(arm) - 1 - _place_squares(arm) / line.squares
     return sum((boot.log - middle - line.slope * ((boot.place or 0) - at)) ** 2 for boot in arm) / df, df
@@ -427,19 +428,19 @@ def _place_squares(arm: Sequence[BootMean]) -> float:
 
 
 def coefficient_of_variation(variance: float) -> float:
-    """Return the coefficient of variation of values whose logarithms have this variance, as a log-normal has it."""
+    """Return the coefficient of variation of log-normal values whose logarithms have this variance."""
     return math.sqrt(math.expm1(min(variance, _LARGEST)))
 
 
 def bounded_exp(log: float) -> float:
-    """Return e^log, kept finite: one boot more or less of a few may leave an interval of any width."""
+    """Return e^log, bounded so that it stays finite: an interval from few boots may have any width."""
     return math.exp(max(-_LARGEST, min(log, _LARGEST)))
 
 
 def bootstrap_mean(values: Sequence[float]) -> Ratio:
-    """Return the mean with its 95 % interval, by a percentile bootstrap; the same for as many of the same values.
+    """Return the mean with its 95 % interval, by a percentile bootstrap seeded so that it repeats.
 
-    Its ends are at least those of a share of which none or all of the values were seen (Clopper & Pearson 1934).
+    The interval is at least as wide as that of a share seen in none or all of the values (Clopper & Pearson 1934).
     """
     draw = random.Random(len(values))  # noqa: S311 - nothing secret
     means = sorted(fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
@@ -448,7 +449,7 @@ def bootstrap_mean(values: Sequence[float]) -> Ratio:
 
 
 class Quotient(NamedTuple):
-    """A quotient and the ends of its interval; `low` None: no value is in it, `high` None: it has no end."""
+    """A quotient with its interval; `low` is None if it is empty, `high` if it is unbounded."""
 
     value: float
     low: float | None
@@ -456,12 +457,12 @@ class Quotient(NamedTuple):
 
 
 def divide(over: float, over_part: VariancePart, under: float, under_part: VariancePart) -> Quotient:
-    """Return the quotient of two estimates with its interval at `LEVEL` (Fieller 1954), as far as it is above 0."""
+    """Return the quotient of two estimates with its interval at `LEVEL` (Fieller 1954), cut at zero."""
     middle = over / under if under > 0 else math.inf
     scaled = VariancePart(under_part.variance * min(middle, 1e12) ** 2, under_part.df)
     df = combine_parts([over_part, scaled]).df
     t2 = student_t_quantile((1 + LEVEL) / 2, None if df is None else max(1.0, df)) ** 2
-    # The quotients q for which over - q x under is within t standard errors of nothing: a q² - 2 b q + c <= 0.
+    # The quotients q for which over - q x under is within t standard errors of zero: a q² - 2 b q + c <= 0.
     a, b, c = under**2 - t2 * under_part.variance, over * under, over**2 - t2 * over_part.variance
     if a > 0 and under < 0:
         return Quotient(middle, None, None)

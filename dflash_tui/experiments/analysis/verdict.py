@@ -1,7 +1,7 @@
-"""Boots of an experiment -> what may be said of its arms; pure.
+"""Judge the boots of an experiment. Pure.
 
-Of several comparisons each has the level at which all of them hold together: in one of twenty experiments any word of
-all verdicts and of the sweep is wrong, not in one of twenty comparisons.
+The family-wise error rate is 5 %: one in twenty experiments has any wrong verdict, including its sweep, not one in
+twenty comparisons.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ from dflash_tui.experiments.analysis.report import (
 from dflash_tui.experiments.analysis.stats import ArmDifference, BootLogs, Ratio, VariancePart
 from dflash_tui.experiments.design import Boot, Design
 
-# A second question to the same boots: it may err this much less often, so that both together hold.
+# The error rate of a second question to the same boots is divided by this, so that both hold together.
 _STRICTER = 10
-# What a plateau may give away, by estimate: less than two boots of the same launch differ by (5 %, published for GB10).
+# How much slower than the best an arm of the plateau may be: less than two boots of one launch differ (5 %, published
+# for GB10).
 NEAR = 0.03
-# A start that is later by less than boots differ anyway, or by less than a second, has nothing to make up for.
+# A start later by less than this share, which boots differ by anyway, or by less than a second has no break-even.
 _MIN_SHARE, _MIN_SECONDS = 0.05, 1.0
-# Starts of one server were seen to vary by 3 to 10 %. No spread below the first is believed of few starts, and where no
-# start was repeated the second one stands in.
+# Starts of one server vary by 3 to 10 %. The first is the lower bound of a spread measured from few starts, the second
+# is assumed if no start was repeated.
 CLOSEST_STARTS, ASSUMED_STARTS = 0.03, 0.10
 _ENOUGH_STARTS = 4
 
 
 def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
-    """Return all that is known of an experiment; it is complete when every boot of the design is over."""
+    """Return the report of an experiment; it is complete once every boot of the design has ended."""
     comparisons = tuple(
         replace(comparison, further=_judge_further(design, boots, comparison))
         for comparison in judge_arms(design, boots)
@@ -65,7 +66,7 @@ def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
 
 
 def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
-    """Return each arm against the first."""
+    """Return the comparison of each arm with the first one."""
     measure = START if design.measures_start else ""
     return tuple(compare_pair(design, boots, 0, b, measure=measure) for b in range(1, len(design.arms)))
 
@@ -73,9 +74,9 @@ def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 def compare_pair(
     design: Design, boots: Sequence[Boot], a: int, b: int, *, measure: str = "", comparisons: int = 0
 ) -> Comparison:
-    """Return what may be said of arm `b` against arm `a`, in `measure` or in the one that fits what the arms differ in.
+    """Return the comparison of arm `b` with arm `a`, in `measure` or the one that suits the arms.
 
-    `comparisons` is how many hold together at 95 %; 0 is all pairs of arms.
+    `comparisons` is the number that hold together at 95 %; 0 stands for all pairs of arms.
     """
     count = comparisons or count_comparisons(design, boots)
     apart = {
@@ -114,10 +115,10 @@ def compare_pair(
 def _choose_measure(
     design: Design, boots: Sequence[Boot], pair: tuple[int, int], apart: dict[str, ArmDifference | None]
 ) -> str:
-    """Return the measure that is judged: steps/s where the arms draft and accept alike, else tok/s.
+    """Return the judged measure: steps/s if the arms draft and accept alike, else tok/s.
 
-    tok/s = steps/s x AL, and the text of an answer, which differs between boots, moves AL only. The judged measure has
-    to be known at every number of streams.
+    tok/s = steps/s x AL, and the text of an answer, which differs between boots, affects only AL. The judged measure
+    must be known for every number of streams.
     """
     steps_at, tokens_at = (
         {cell.streams for arm in pair for boot in collect_measure(design, boots, name)[arm] for cell in boot.by_prompt}
@@ -132,10 +133,10 @@ def _choose_measure(
 
 
 def _judge_further(design: Design, boots: Sequence[Boot], comparison: Comparison) -> tuple[FurtherVerdict, ...]:
-    """Return the verdicts on the other measures at each number of streams, whose intervals hold together at 95 %."""
+    """Return the verdicts on the secondary measures; their intervals hold together at 95 %."""
     a, b, verdicts = comparison.a, comparison.b, list[FurtherVerdict]()
     together = len(measures.FURTHER) * len(design.concurrency) * count_comparisons(design, boots)
-    kinds = len({request.kind for boot in boots for request in boot.requests})  # whose texts are in one output
+    kinds = len({request.kind for boot in boots for request in boot.requests})  # all in one output rate
     for measure in measures.FURTHER if comparison.measure != START else ():
         arms = collect_measure(design, boots, measure)
         for streams in design.concurrency:
@@ -164,7 +165,7 @@ def _describe_test(difference: ArmDifference | None, comparisons: int) -> Signif
 def _list_figures(design: Design, boots: Sequence[Boot], pair: tuple[int, int], measure: str) -> tuple[BootFigure, ...]:
     arms = collect_measure(design, boots, measure)
     shared = _keep_shared_prompts([arms[arm] for arm in pair])
-    sign = -1 if measure == START else 1  # seconds, not their inverse
+    sign = -1 if measure == START else 1  # starts as seconds, not as their inverse
     figures = [
         BootFigure(boot.place or 0, arm, math.exp(sign * fmean(stats.list_prompt_means([boot])[0])))
         for arm, of_arm in zip(pair, shared, strict=True)
@@ -184,7 +185,7 @@ def _ratio_of(difference: ArmDifference | None) -> Ratio | None:
 
 
 def _find_cause(speed: ArmDifference | None, parts: dict[str, ArmDifference | None]) -> str:
-    """Return which factor of tok/s is shown to differ in the direction of tok/s."""
+    """Return the factors of tok/s that differ significantly in the direction of tok/s."""
     if speed is None or not speed.is_shown:
         return ""
     causes = [name for name, part in parts.items() if part and part.is_shown and part.log * speed.log > 0]
@@ -195,7 +196,7 @@ def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, meas
     arms = collect_measure(design, boots, measure)
     ratios = []
     cells = list(dict.fromkeys(cell for boot in arms[a] for cell in boot.by_prompt))
-    if design.levels:  # they were sent in a shuffled order, and are read from the least level to the greatest
+    if design.levels:  # sent in a shuffled order, listed by level
         cells.sort(key=lambda cell: (cell.streams, [int(part) for part in re.findall(r"\d{1,15}", cell.kind)]))
     for cell in cells:
         only = [[boot.select([cell]) for boot in arm if cell in boot.by_prompt] for arm in arms]
@@ -208,12 +209,13 @@ def _compare_prompts(design: Design, boots: Sequence[Boot], a: int, b: int, meas
 
 
 def _analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
-    """Return the sweep of an experiment whose three or more arms are numbers, None for another.
+    """Return the sweep if all arms are numbers and there are at least three, else None.
 
-    The best is compared with all others, and it was chosen by the same boots, so that each interval has the level that
-    holds for all pairs of arms together. What is not told apart from it and within 3 % of it makes the plateau; what is
-    not told apart and seems slower stays open. Of a plateau of drafted tokens the smallest is recommended: it drafts
-    the least that is thrown away, which is what costs when more requests run. Of other numbers it is the fastest.
+    The best arm was chosen by the same boots that compare it with the others, so each interval has the level that holds
+    for all pairs of arms together. Arms not significantly different from the best and within 3 % of it form the
+    plateau; those not significantly different but slower by more are open. For drafted tokens the smallest of the
+    plateau is recommended, as it wastes the fewest drafts, which costs when more requests run. For other numbers the
+    fastest is.
     """
     numbers = {arm: value for arm in range(len(design.arms)) if (value := _read_arm_number(design, arm)) is not None}
     arms = _keep_shared_prompts(collect_measure(design, boots, TOKENS))
@@ -221,7 +223,7 @@ def _analyze_sweep(design: Design, boots: Sequence[Boot]) -> Sweep | None:
     if len(numbers) < max(3, len(design.arms)) or not measured:
         return None
     count = count_comparisons(design, boots)
-    # The mean logarithm of each arm, with the drift over the boots taken out.
+    # The mean logarithm of each arm without the drift over the boots.
     apart = {arm: compare_measure(arms, measured[0], arm, TOKENS) for arm in measured[1:]}
     logs = {measured[0]: 0.0} | {arm: difference.log for arm, difference in apart.items() if difference}
     best = max(logs, key=lambda arm: logs[arm])
@@ -265,11 +267,11 @@ def _mean_log(boots: Sequence[BootLogs]) -> float:
 def _find_break_even(
     boots: Sequence[Boot], a: int, b: int, judged: ArmDifference | None, prompts: Sequence[PromptRatio]
 ) -> tuple[BreakEven, ...]:
-    """Return when the arm that starts later has made up for it, for cold and for cached starts."""
+    """Return the break-even of the arm that starts later, for cold and for cached starts."""
     break_evens = []
     arms = [select_measured_boots(boots, arm) for arm in (a, b)]
     spread = _measure_start_spread(arms)
-    # A boot that does not report its cache has none: all its starts are alike. If no arm has one, all count as cached.
+    # A boot without a reported cache state counts for both. If no boot has one, all starts count as cached.
     states = {classify_start(boot) for arm in arms for boot in arm} - {""} or {"cached"}
     for state in ("cold", "cached"):
         starts = [
@@ -313,7 +315,7 @@ def _measure_start_spread(arms: Sequence[Sequence[Boot]]) -> VariancePart:
 
 
 class _Saving(NamedTuple):
-    """What the arm that starts later saves: seconds per token, and tokens of a request of the suite."""
+    """The savings of the arm that starts later, in seconds per token, and the tokens per request."""
 
     seconds: float
     part: VariancePart
@@ -324,9 +326,10 @@ class _Saving(NamedTuple):
 def _measure_saving(
     others: Sequence[Boot], judged: ArmDifference, prompts: Sequence[PromptRatio], *, forward: bool
 ) -> _Saving | None:
-    """Return what the arm that starts later saves against the boots of the other one, `others`.
+    """Return the savings of the arm that starts later over the boots `others` of the other arm.
 
-    A prompt counts by the seconds that its tokens take, at the fewest streams. `forward`: the judged arm starts later.
+    Prompts are weighted by the seconds of their tokens, at the fewest streams. With `forward`, the judged arm starts
+    later.
     """
     faster = judged if forward else judged._replace(log=-judged.log)
     ratios = {(request.kind, request.streams): request.ratio.ratio for request in prompts}
@@ -344,7 +347,7 @@ def _measure_saving(
     tokens = fmean(request.tokens for request, _ in alone)
     a_token = sum(took for took, _ in times) / sum(request.tokens for request, _ in alone)
     whole = sum(took for took, _ in times) / sum(took / ratio for took, ratio in times)
-    # Of the variance of the logarithm the part of the boots that were slower counts in full, the rest over the ratio.
+    # The variance from the slower arm's boots counts in full, the rest divided by the squared ratio.
     slower = min(faster.error**2, (faster.cvs[0 if forward else 1] or 0.0) ** 2 / len(others))
     variance = a_token**2 * (slower + (faster.error**2 - slower) / whole**2)
     is_shown = faster.is_shown and faster.log > 0

@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 from textual.worker import Worker
 
 from dflash_tui.benchmark.chat import Conversation, Part, Turn
+from dflash_tui.benchmark.server import Server
 from dflash_tui.common.formatting import truncate_middle
 from dflash_tui.presentation.client_text import (
     Endpoint,
@@ -95,6 +96,7 @@ class ChatScreen(SizedScreen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.conversation: Conversation | None = None
+        self._run: Run | None = None
         self._answering: Worker[None] | None = None
         self._texts = {part: _GrowingText() for part in Part}
         self._drawn: dict[Part, Static] = {}
@@ -119,10 +121,10 @@ class ChatScreen(SizedScreen[None]):
 
     def begin(self, run: Run) -> None:
         """Talk with the server of `run`: go on with it, or begin anew with another one."""
-        if self.conversation and self.conversation.run.id == run.id:
+        if self._run and self._run.id == run.id:
             return
         self.action_stop()
-        self.conversation = Conversation(run)
+        self._run, self.conversation = run, Conversation(Server.from_run(run))
         if self.is_mounted:
             self._talk.remove_children()
             self._talk.anchor()
@@ -134,19 +136,19 @@ class ChatScreen(SizedScreen[None]):
         return self.query_one("#talk", VerticalScroll)
 
     def _show_status(self) -> None:
-        talk = self.conversation
-        if talk is None:
+        talk, run = self.conversation, self._run
+        if talk is None or run is None:
             return
         settings = [f"temperature {talk.temperature:g}"] if talk.temperature is not None else []
         settings += ["system text"] if talk.system else []
-        endpoint, width = Endpoint.from_run(talk.run), self.size.width - 2
-        label = (" SYNTHETIC" if talk.run.plan.synthetic else "", "bold $accent")
+        endpoint, width = Endpoint.from_run(run), self.size.width - 2
+        label = (" SYNTHETIC" if run.plan.synthetic else "", "bold $accent")
         head, place = Content.assemble(("● ", "$primary"), ("CHAT", "bold"), label), Content(f"  {endpoint.url}")
         set_here = [Content.assemble((f"  {' · '.join(settings)}", "$accent"))] if settings else []
         room = width - sum(part.cell_length for part in (head, place, *set_here)) - 2
-        name = Content(f"  {truncate_middle(talk.run.plan.recipe, max(_LEAST_NAME, room))}")
+        name = Content(f"  {truncate_middle(run.plan.recipe, max(_LEAST_NAME, room))}")
         facts = [Content(f" · {fact}") for fact in list_endpoint_facts(endpoint)]
-        why = [Content.assemble((f" · {talk.run.plan.synthetic}", "$accent"))] if talk.run.plan.synthetic else []
+        why = [Content.assemble((f" · {run.plan.synthetic}", "$accent"))] if run.plan.synthetic else []
         self.query_one("#status", Display).show(join_fitting([head, name, *set_here, place, *why, *facts], width))
 
     @property
@@ -156,8 +158,8 @@ class ChatScreen(SizedScreen[None]):
 
     @on(Input.Submitted, "#say")
     def _on_line(self, message: Input.Submitted) -> None:
-        line, talk = message.value.rstrip(), self.conversation
-        if talk is None or not line.strip():
+        line, talk, run = message.value.rstrip(), self.conversation, self._run
+        if talk is None or run is None or not line.strip():
             return
         if self.answering:
             self.notify("an answer is under way; esc stops it", severity="warning")
@@ -166,8 +168,8 @@ class ChatScreen(SizedScreen[None]):
         self._talk.anchor()
         if line.startswith("/"):
             self._obey(talk, line)
-        elif not server_process.is_alive(talk.run):
-            self._add(f"✗ {talk.run.id} has ended", "$error")
+        elif not server_process.is_alive(run):
+            self._add(f"✗ {run.id} has ended", "$error")
         else:
             self._add(Content.assemble(("› ", "bold $primary"), (line.strip(), "bold")))
             self._answering = self.answer(talk, line.strip())
@@ -232,7 +234,7 @@ class ChatScreen(SizedScreen[None]):
 
     def _add_cautions(self) -> None:
         """Say first in the conversation what its reader has to know: the line above it has no room for that."""
-        for caution in list_cautions(self.conversation.run) if self.conversation else ():
+        for caution in list_cautions(self._run) if self._run else ():
             self._add(caution, "$accent")
 
     def _add(self, text: str | Content, style: str = "", classes: str = "") -> Static:

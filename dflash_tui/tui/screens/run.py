@@ -19,6 +19,7 @@ from textual.worker import Worker
 
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
+from dflash_tui.benchmark.server import Server
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import draw_bar, format_duration, truncate_middle
 from dflash_tui.diagnosis import postmortem
@@ -180,7 +181,7 @@ class RunScreen(ViewScreen):
         try:
             self.view.show_sending(run, kinds.pop(0))
             sampling = Sampling.from_plan(run.plan).suit_to(self.view.state.startup.samplers)
-            requests = client.send_suite(run.url, run.plan.served_name, suite, sampling, key=run.api_key)
+            requests = client.send_suite(Server.from_run(run), suite, sampling)
             async with aclosing(requests):
                 async for done in requests:
                     run.record(done)

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.prompts import Prompt, Sampling
+from dflash_tui.benchmark.server import Server
 from dflash_tui.events import Health, Sampled
 from dflash_tui.experiments import store
 from dflash_tui.machine import processes
@@ -82,7 +83,7 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch):
         log.rename(renamed := log.with_name("server.log.1"))
         log.touch()
         before = state.line_count
-        await client.send_prompt(run.url, "x", Prompt("late", "after the rename", 8), Sampling())
+        await client.send_prompt(Server(run.url, "x"), Prompt("late", "after the rename", 8), Sampling())
         await until(lambda: "after the rename" in state.lines[-1].text)
         assert state.line_count == before + 1
         assert observer.replay_run(run).line_count == state.line_count
@@ -230,4 +231,4 @@ async def test_a_folder_that_is_deleted_under_its_observer(launch):
         assert not run.folder.exists()
     assert registry.list_runs() == []
     assert registry.list_broken_runs() == {}
-    assert (await client.send_first_request(run.url, "x")).error == ""
+    assert (await client.send_first_request(Server(run.url, "x"))).error == ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.benchmark import client
+from dflash_tui.benchmark.server import Server
 from dflash_tui.events import RequestDone, Sampled, decode_recorded
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -35,7 +36,7 @@ def read_steps(run: Run) -> float:
 
 async def goes_on_after_a_request(run: Run, panels: list[Terminal], before: float) -> None:
     """Send a request; somebody records it, and the panels that live read on from their terminals."""
-    assert not (await client.send_first_request(run.url, "x")).error
+    assert not (await client.send_first_request(Server(run.url, "x"))).error
 
     def has_it() -> bool:
         for panel in panels:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from dflash_tui.benchmark import client
+from dflash_tui.benchmark.server import Server
 from dflash_tui.events import Health, Sampled
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -72,7 +73,7 @@ async def goes_on(run: Run) -> None:
     assert server_process.is_alive(run)
     before = len(recorded(run, Sampled))
     async with watching(run) as state:
-        await client.send_first_request(run.url, "x")
+        await client.send_first_request(Server(run.url, "x"))
         await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before)
 
 

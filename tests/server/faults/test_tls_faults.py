@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import client
+from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import bounded_http
@@ -86,5 +87,5 @@ async def test_attach_goes_on(capsys):
 async def test_a_request_fails_and_says_why():
     """In the middle of its answer."""
     async with breaking(STREAM) as url:
-        done = await asyncio.wait_for(client.send_first_request(url, "x"), PATIENCE)
+        done = await asyncio.wait_for(client.send_first_request(Server(url, "x")), PATIENCE)
     assert done.error.startswith(WORDS)

@@ -7,6 +7,7 @@ import pytest
 
 from dflash_tui.benchmark import chat
 from dflash_tui.benchmark.chat import AnswerStream, Conversation, Part, ToolCall
+from dflash_tui.benchmark.server import Server
 from tests.tui.conftest import a_run
 
 KEY = "planted-4711-secret-key"
@@ -52,14 +53,14 @@ def test_an_answer_is_bounded(monkeypatch):
 @pytest.mark.parametrize(("length", "most"), [("4096", 1024), ("2", 1), ("auto", None)])
 def test_an_answer_leaves_room_for_the_next_line(length, most):
     """A quarter of the context, where the launch names a number."""
-    talk = Conversation(a_run(argv=("vllm", "--max-model-len", length)))
+    talk = Conversation(Server.from_run(a_run(argv=("vllm", "--max-model-len", length))))
     assert talk._build_body().get("max_tokens") == most
 
 
 def test_the_oldest_turns_are_forgotten(monkeypatch):
     """In pairs, so that the first that is left is the user's."""
     monkeypatch.setattr(chat, "MOST_CHARACTERS", 5)
-    talk = Conversation(a_run())
+    talk = Conversation(Server.from_run(a_run()))
     talk.messages = [{"role": role, "content": str(n)} for n in range(4) for role in ("user", "assistant")]
     talk.messages.append({"role": "user", "content": "now"})
     talk._forget_oldest()

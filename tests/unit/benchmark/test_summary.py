@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import suites
+from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread, busy_seconds
 from dflash_tui.events import Counters, RequestDone
 from dflash_tui.presentation import benchmark_text
@@ -28,7 +29,7 @@ def request(kind: str = "Code", at: float = 0.0, total: float = 2.0, **changes) 
 def measured(*done: RequestDone, **plan) -> LevelSummary:
     before = Counters(generated=0.0, steps=100.0, proposed=700.0, accepted=300.0, per_position=(80.0, 60.0))
     after = Counters(generated=500.0, steps=150.0, proposed=1050.0, accepted=450.0, per_position=(120.0, 80.0))
-    return LevelSummary.from_requests(a_run(**plan), done, before, after, SUITE)
+    return LevelSummary.from_requests(Server.from_run(a_run(**plan)), done, before, after, SUITE)
 
 
 def test_a_spread_has_percentiles_when_there_are_enough_values():
@@ -68,7 +69,7 @@ def test_the_acceptance_length_of_a_level_is_without_what_its_last_steps_cut():
     """50 steps accept 150, and of the 200 that makes 20 are beyond the ends of five answers."""
     done = [request(at=2 * n + 2, tokens=37) for n in range(5)]
     before, after = Counters(7.0, steps=1.0, accepted=2.0), Counters(7.0 + 185, steps=51.0, accepted=152.0)
-    level = LevelSummary.from_requests(a_run(), done, before, after, SUITE)
+    level = LevelSummary.from_requests(Server.from_run(a_run()), done, before, after, SUITE)
     assert level.acceptance_length == pytest.approx(180 / 50)
 
 

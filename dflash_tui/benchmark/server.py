@@ -1,0 +1,77 @@
+"""A server to measure: where it answers, as which model, and what it tells of itself and of its answers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from dflash_tui.events import Event
+from dflash_tui.runs.run import Run
+
+
+class TokenCount(StrEnum):
+    """How the tokens of a server's answers are counted."""
+
+    USAGE = "usage"
+    """The server counts them in the stream."""
+    TOKENIZE = "tokenize"
+    """The server's /tokenize counts those of the text, once the answer is complete."""
+    CHUNKS = "chunks"
+    """The pieces of the stream are counted, which may hold several tokens or none."""
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """What a server tells; empty or None is unknown. The defaults are those of a vLLM server of ours."""
+
+    engine: str = "vLLM"
+    version: str = ""
+    settings: dict[str, str] = {}
+    context: int | None = None
+    """Tokens of a prompt and its answer together."""
+    tokens: TokenCount = TokenCount.USAGE
+    has_counters: bool = True
+    """Whether its /metrics has vLLM's counters."""
+    takes_extras: bool = True
+    """Whether it takes fields of a request that are not OpenAI's, such as `ignore_eos`."""
+    takes_usage: bool = True
+    """Whether it takes `stream_options`."""
+    answers_as: str = ""
+    """The model that its answers name; a later answer of another model is an error. Empty where that is not checked."""
+
+
+class ServerSeen(Event, frozen=True, tag="server"):
+    """A server that is measured by its address, and what it tells of itself."""
+
+    url: str
+    model: str
+    facts: ServerFacts
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server that is asked and measured: a run of ours, or any OpenAI-compatible server by its address."""
+
+    url: str
+    model: str
+    """The model's name for clients."""
+    key: str = ""
+    """The API key; empty where it needs none."""
+    facts: ServerFacts = ServerFacts()
+    run: Run | None = None
+    """The run that it is; None where only its address is known."""
+
+    @classmethod
+    def from_run(cls, run: Run) -> Server:
+        """Return the server of a run."""
+        facts = ServerFacts(version=run.plan.vllm, context=run.plan.context)
+        return cls(run.url, run.plan.served_name, run.api_key, facts, run)
+
+    @property
+    def name(self) -> str:
+        """The id of its run, else its address."""
+        return self.run.id if self.run else self.url
+
+    @property
+    def synthetic(self) -> str:
+        """Why its figures say nothing about a real model; empty where they do, or where that is unknown."""
+        return self.run.plan.synthetic if self.run else ""

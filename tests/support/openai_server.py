@@ -1,0 +1,103 @@
+"""A small OpenAI-compatible server of this process, which tells and refuses what a test says."""
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PAGE = "<!doctype html><title>Router \x1b[31mlogin</title>"
+
+
+@dataclass
+class OpenAIServer:
+    """What the server tells, and what it was asked: each path with its headers and body."""
+
+    models: tuple[str, ...] = ("m",)
+    owner: str = "me"
+    texts: dict[str, str] = field(default_factory=dict)
+    """The answers to GET by their paths."""
+    key: str = ""
+    answers_as: tuple[str, ...] = ()
+    """The models that the answers name in turn, the last one for all that follow."""
+    pieces: tuple[str, ...] = ("Hello", " there", ", this is", " an answer.")
+    usage: bool = True
+    refused: tuple[str, ...] = ()
+    """The fields of a request that it answers with HTTP 400."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """What its last event holds beside the usage."""
+    tokenizes: bool = False
+    slow: float = 0.0
+    tls: ssl.SSLContext | None = None
+    asked: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """The bodies of the chats."""
+        return [body for path, _, body in self.asked if path == "/v1/chat/completions"]
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        """Yield its address for as long as it serves."""
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                outer.answer_get(self)
+
+            def do_POST(self) -> None:
+                outer.answer_post(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        if self.tls:
+            server.socket = self.tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http{'s' if self.tls else ''}://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def answer_get(self, handler: BaseHTTPRequestHandler) -> None:
+        self.asked.append((handler.path, dict(handler.headers), {}))
+        listed = {"data": [{"id": model, "owned_by": self.owner} for model in self.models]}
+        texts = {"/v1/models": json.dumps(listed)} | self.texts
+        self._send(handler, 200 if handler.path in texts else 404, texts.get(handler.path, ""))
+
+    def answer_post(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        self.asked.append((handler.path, dict(handler.headers), body))
+        if handler.path == "/tokenize":
+            status = 200 if self.tokenizes else 404
+            self._send(handler, status, json.dumps({"tokens": body.get("content", "").split()}))
+        elif unknown := [name for name in self.refused if name in body or name in body.get("stream_options", {})]:
+            self._send(handler, 400, json.dumps({"error": {"message": f"unknown field {unknown[0]}"}}))
+        else:
+            time.sleep(self.slow)
+            self._send(handler, 200, "".join(self._write_events(body)))
+
+    def _write_events(self, body: dict[str, Any]) -> Iterator[str]:
+        number = len(self.bodies) - 1
+        model = self.answers_as[min(number, len(self.answers_as) - 1)] if self.answers_as else body["model"]
+        events: list[dict[str, Any]] = [{"choices": [{"delta": {"content": piece}}]} for piece in self.pieces]
+        events.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        counted = {"usage": {"completion_tokens": 8, "prompt_tokens": 5}} if self.usage else {}
+        events.append({"choices": []} | counted | self.last)
+        for event in events:
+            yield f"data: {json.dumps({'model': model} | event)}\n\n"
+        yield "data: [DONE]\n\n"
+
+    def _send(self, handler: BaseHTTPRequestHandler, status: int, text: str) -> None:
+        if self.key and handler.headers["Authorization"] != f"Bearer {self.key}":
+            status, text = 401, '{"error": "Unauthorized"}'
+        handler.send_response(status)
+        handler.end_headers()
+        with suppress(OSError):  # the client is gone
+            handler.wfile.write(text.encode())
