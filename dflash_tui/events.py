@@ -25,7 +25,7 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reading of the server's counters and gauges, summed over engines; None where the server does not report it.
 
     `steps` counts drafts: one per sequence and verification step. `steps`, `proposed` and `accepted` are None without
-    speculation. `finished` counts requests, and `decode_seconds` sums their time after the first token. `series` changes
+    speculation. `finished` counts requests, `decode_seconds` sums their time after the first token. `series` changes
     when an engine comes or goes. Recordings omit fields that equal their default.
     """
 
@@ -57,7 +57,7 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """Counts of values per bucket: above the previous bound, up to its own in `bounds`; the last bucket has no bound."""
+    """Counts of values per bucket: above the previous bound, up to its own in `bounds`; the last has no bound."""
 
     bounds: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
     counts: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
@@ -79,7 +79,7 @@ class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
 class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """The load of one of the server's GPUs; None where the driver does not report a value.
 
-    `throttle` lists the driver's reasons for low clocks. `foreign` lists other programs' processes; it is None where the
+    `throttle` lists the driver's reasons for low clocks. `foreign` lists other programs' processes, None where the
     driver does not list the server's own processes either.
     """
 
@@ -109,7 +109,7 @@ class Step(StrEnum):
 class Phase(StrEnum):
     """The phases of a start, in the usual order; each lasts until the next one starts.
 
-    `import` starts at the launch, `ranks` waits for the server's other hosts, `up` starts when the log says that it serves.
+    `import` starts at the launch, `ranks` waits for the other hosts, `up` starts when the log says that it serves.
     """
 
     IMPORT = "import"
@@ -261,7 +261,7 @@ class Compiled(Event, frozen=True, tag="compiled"):
 class Problem(Event, frozen=True, tag="problem"):
     """An error that may explain a failure; `kind` names the known failure.
 
-    A message of several lines is reported again with each added line. `frames` are the last file lines of its traceback,
+    A message of several lines is reported again with each new line. `frames` are the last file lines of its traceback,
     the innermost last.
     """
 
@@ -430,7 +430,7 @@ class Stopping(Event, frozen=True, tag="stopping"):
 
 
 class Exited(Event, frozen=True, tag="exited"):
-    """The server process has exited; `code` is None if another process launched it, `lost` says that a reboot ended it."""
+    """The server process has exited; `code` is None if another process launched it, `lost` means a reboot ended it."""
 
     code: int | None
     lost: bool = False
@@ -474,7 +474,7 @@ def measure_acceptance_length(
     cut = requests + steps + accepted - tokens,  acceptance length = 1 + (accepted - cut) / steps
 
     which is (tokens - requests) / steps. The cut counts as 0 if it is negative (steps without a draft are not counted),
-    larger than the last steps can hold (other clients' drafts), or if `tokens`, the sum over all `requests`, is not known.
+    larger than the last steps can hold (other clients' drafts), or if `tokens`, the sum over `requests`, is not known.
     """
     if steps is None or accepted is None or steps < LEAST_STEPS:
         return None
@@ -489,7 +489,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode_recorded(line: bytes) -> Recorded | None:
-    """Return the event in a line of `samples.jsonl`; None if the line is incomplete, of an older version or out of range."""
+    """Return the event in a line of `samples.jsonl`; None if it is incomplete, of an older version or out of range."""
     try:
         event = decode_json(line, _decoder)
     except msgspec.MsgspecError:
