@@ -57,7 +57,7 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """Counts of values per bucket: above the previous bound, up to its own in `bounds`; the last has no bound."""
+    """Counts of values per bucket: above the previous bound, up to its own; the last bucket is above all `bounds`."""
 
     bounds: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
     counts: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=MOST_BUCKETS)]
@@ -79,8 +79,8 @@ class Foreign(msgspec.Struct, frozen=True, omit_defaults=True):
 class GpuLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """The load of one of the server's GPUs; None where the driver does not report a value.
 
-    `throttle` lists the driver's reasons for low clocks. `foreign` lists other programs' processes, None where the
-    driver does not list the server's own processes either.
+    `throttle` lists the driver's reasons for low clocks. `foreign` lists other programs' processes, or is None where
+    the driver does not list the server's own processes either.
     """
 
     index: int
@@ -109,7 +109,7 @@ class Step(StrEnum):
 class Phase(StrEnum):
     """The phases of a start, in the usual order; each lasts until the next one starts.
 
-    `import` starts at the launch, `ranks` waits for the other hosts, `up` starts when the log says that it serves.
+    `import` starts at the launch, `ranks` waits for the server's other hosts, `up` starts when the log says so.
     """
 
     IMPORT = "import"
@@ -199,7 +199,7 @@ class PhaseStarted(Event, frozen=True, tag="phase"):
 
 
 class Progressed(Event, frozen=True, tag="progress"):
-    """How far the running phase is, e.g. of checkpoint shards; `what` a bar counts, and the `seconds` that it runs."""
+    """A progress bar of the running phase: `what` it counts, such as checkpoint shards, and its `seconds` so far."""
 
     phase: Phase
     done: int
@@ -261,8 +261,8 @@ class Compiled(Event, frozen=True, tag="compiled"):
 class Problem(Event, frozen=True, tag="problem"):
     """An error that may explain a failure; `kind` names the known failure.
 
-    A message of several lines is reported again with each new line. `frames` are the last file lines of its traceback,
-    the innermost last.
+    A message of several lines is reported again with each added line. `frames` are the last file lines of its
+    traceback, the innermost last.
     """
 
     text: str
@@ -340,7 +340,7 @@ class RankState(StrEnum):
 
 
 class RankSampled(Event, frozen=True, tag="rank", omit_defaults=True):
-    """The state of a rank on another host, as its supervisor reports it."""
+    """The state of a rank on another host, as its keeper reports it."""
 
     rank: Annotated[int, msgspec.Meta(ge=1, le=63)]
     host: str
@@ -430,7 +430,7 @@ class Stopping(Event, frozen=True, tag="stopping"):
 
 
 class Exited(Event, frozen=True, tag="exited"):
-    """The server process has exited; `code` is None if another process launched it, `lost` means a reboot ended it."""
+    """The server process has exited; `code` is None if another process launched it, `lost` means ended by a reboot."""
 
     code: int | None
     lost: bool = False
@@ -489,7 +489,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode_recorded(line: bytes) -> Recorded | None:
-    """Return the event in a line of `samples.jsonl`; None if it is incomplete, of an older version or out of range."""
+    """Return the event in a line of `samples.jsonl`; None if the line is incomplete, outdated or out of range."""
     try:
         event = decode_json(line, _decoder)
     except msgspec.MsgspecError:

@@ -231,7 +231,7 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
     """Raise UsageError if an archive holds other files than the three, or unpacks to far more than its size."""
     if foreign := sorted({member.filename for member in members} - {RUN_PART, LOG_PART, SAMPLES_PART}):
         raise UsageError(f"{path} is not a recording", evidence=f"it holds {', '.join(foreign)}")
-    # Other methods use as much memory as the file asks for.
+    # others use as much memory as the file says
     if any(member.compress_type not in _METHODS for member in members):
         raise UsageError(f"{path} is not a recording", evidence="it is compressed in a way that export never uses")
     size = sum(member.file_size for member in members)

@@ -41,7 +41,7 @@ _MAX_SAMPLES_BACK = 1000
 
 
 class Alarm(NamedTuple):
-    """A problem of a running server: its kind, when it began, what it is, the figures that show it and what to do."""
+    """A problem of a running server: its kind, its start, a description, the figures that show it, and a hint."""
 
     kind: str
     since: float
@@ -50,34 +50,33 @@ class Alarm(NamedTuple):
     hint: str
 
     def __str__(self) -> str:
-        """Return what it is, what shows it and what to do."""
         return f"{self.what}: {self.evidence}\n  → {self.hint}"
 
 
 def condition_start(samples: ThinnedSeries[T], condition: Callable[[T], bool]) -> float:
-    """Return since when a condition has held without interruption, looking back a thousand samples at most."""
+    """Return when the present run of samples that meet `condition` began, looking back 1000 samples at most."""
     recent = islice(reversed(samples), _MAX_SAMPLES_BACK)
     return min((sample.at for sample in takewhile(condition, recent)), default=samples[-1].at)
 
 
 def is_memory_low(left: int | None, total: int) -> bool:
-    """Whether so few of a machine's bytes are left that its kernel may soon kill what uses most of them."""
+    """Whether so little of a machine's memory is left that its kernel may soon kill the largest process."""
     return left is not None and left < max(_LOW_MEMORY, total * _LOW_MEMORY_SHARE)
 
 
 class TokenPause(NamedTuple):
-    """Requests that run and get no token: how many they are, and since when."""
+    """Running requests that get no token: how many, and since when."""
 
     running: int
     since: float
 
     def describe(self, now: float) -> str:
-        """Return the requests, and for how long they have had no token."""
+        """Return the pause as text: the number of requests, and its duration."""
         return f"{pluralize(self.running, 'request')} running, no token for {format_duration(now - self.since)}"
 
 
 def find_token_pause(state: RunState, now: float) -> TokenPause | None:
-    """Return how long running requests have had no token; None when none runs, or when that is not known."""
+    """Return the pause of running requests without a token; None if none runs or the counters are unknown."""
     last = state.readings.latest(now, MAX_GAP)
     if last is None or not last.counters.running:
         return None
@@ -89,10 +88,10 @@ def find_token_pause(state: RunState, now: float) -> TokenPause | None:
 # The keeper records a rank every 5 s.
 _KEEPER_SILENT_SECONDS = 20.0
 _LONGEST_ANSWER = 60
-# A rank waits for another one within a step, and a step takes no seconds.
+# Ranks wait for each other within a step, which takes far less than seconds.
 HALF_SECONDS = 10.0
-# What a GPU may be at while a process only holds it, and below what it does while it computes or waits for another
-# GPU: NCCL waits in a kernel. Processors are counted the same way.
+# The load of an idle GPU that a process only holds is at most `_IDLE`; one that computes, or waits for another GPU in
+# an NCCL kernel, has at least `_BUSY`. Also in busy processors.
 _IDLE, _BUSY = 0.1, 0.5
 
 
@@ -110,7 +109,7 @@ _RANK_TROUBLES = {
 
 
 def check_ranks(state: RunState, now: float) -> Alarm | None:
-    """Return the alarm of a rank on another host that is gone; rank 0 is healthy until it is asked."""
+    """Return the alarm of a lost rank on another host; rank 0 stays healthy until it gets a request."""
     for sample in state.ranks.values():
         name = f"rank {sample.rank} on {sample.host}"
         if trouble := _RANK_TROUBLES.get(sample.state):
@@ -124,7 +123,7 @@ def check_ranks(state: RunState, now: float) -> Alarm | None:
 
 
 def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
-    """Return the alarm of a link that is down while ssh, by which the ranks are watched, goes another way."""
+    """Return the alarm of a broken link between the ranks while ssh, which watches them, uses another path."""
     sample = next((rank for rank in state.ranks.values() if rank.state is RankState.RUNNING and rank.why), None)
     if sample is None:
         return None
@@ -134,7 +133,7 @@ def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - e
 
 
 def check_far_memory(state: RunState, now: float) -> Alarm | None:
-    """Return the alarm of another host of the server that runs out of memory."""
+    """Return the alarm of low memory on another host of the server."""
     for sample in state.ranks.values():
         left, total = sample.available, sample.total
         if total is not None and now - sample.at <= _KEEPER_SILENT_SECONDS and is_memory_low(left, total):
@@ -145,7 +144,7 @@ def check_far_memory(state: RunState, now: float) -> Alarm | None:
 
 
 def check_first_answer(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Return the alarm of a first answer that other weights on another host may have given; None where it is right."""
+    """Return the alarm of a suspicious first answer, as wrong weights on another host give it; None if it is right."""
     answer = state.first_answer
     if answer is None or not (answer.noise or answer.is_like_before is False):
         return None
@@ -159,7 +158,7 @@ def check_first_answer(state: RunState, now: float) -> Alarm | None:  # noqa: AR
 
 
 class _RankLoad(NamedTuple):
-    """How busy a rank is: the share of its busiest GPU, or else the processors that it keeps busy, and since when."""
+    """The load of a rank: of its busiest GPU, or in busy processors without a GPU; `since` when it is idle or busy."""
 
     name: str
     load: float
@@ -168,10 +167,10 @@ class _RankLoad(NamedTuple):
 
 
 def check_halves(state: RunState, now: float) -> Alarm | None:
-    """Return the alarm of requests that get no token while a rank does nothing, though all of them are there.
+    """Return the alarm of a rank that idles while requests get no token and no rank is lost.
 
-    vLLM's ranks wait for each other within every step, for minutes if need be. A long prompt and kernels that are
-    compiled keep every GPU busy, since a GPU that waits for another one does so in a kernel.
+    vLLM's ranks wait for each other within every step, if need be for minutes. Long prompts and kernel compilation keep
+    every GPU busy, since a GPU waits for another one in a kernel.
     """
     pause = find_token_pause(state, now) if state.ranks and state.warm_at is not None else None
     if pause is None or (state.suspended and state.suspended.pids):
@@ -194,7 +193,7 @@ def check_halves(state: RunState, now: float) -> Alarm | None:
 
 
 def _list_loads(state: RunState, now: float) -> list[_RankLoad]:
-    """Return how busy each rank is, where that is known: rank 0 by its own samples, the others by their keeper's."""
+    """Return the known loads: of rank 0 by its own samples, of the others by their keeper's."""
     loads: list[_RankLoad | None] = []
     if gpus := state.gpus.latest(now, MAX_GAP):
         loads.append(_measure_load("rank 0", state.gpus, gpus, lambda sample: _find_busiest(sample.gpus), of="GPU"))
@@ -215,7 +214,7 @@ def _find_busiest(gpus: Sequence[GpuLoad]) -> float | None:
 def _measure_load(
     name: str, samples: ThinnedSeries[T], last: T, read: Callable[[T], float | None], *, of: str = ""
 ) -> _RankLoad | None:
-    """Return the load of a rank, a share of a GPU (`of`) or a number of processors; None where it is not known."""
+    """Return the load of a rank, as a share of a GPU (`of`) or in busy processors; None if unknown."""
     if (load := read(last)) is None:
         return None
 
@@ -229,7 +228,7 @@ def _measure_load(
 
 
 def check_network(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Return the alarm of ranks that talk over sockets where RoCE was found or asked for; NCCL says it in its log."""
+    """Return the alarm of ranks that use sockets, by NCCL's log, although RoCE was found or set."""
     if state.launched is None or not state.launched.roce:
         return None
     networks = {"this machine": state.startup.facts.get(NCCL_NETWORK, ("",))[-1]}
@@ -242,7 +241,7 @@ def check_network(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
     return Alarm("sockets", state.launched.at, "NCCL uses sockets instead of RoCE", evidence, hint)
 
 
-# A running request generates a token now and then; the first one may have to wait for kernels to be compiled.
+# A running request gets a token at least this often; the first one may wait for kernels to be compiled.
 HANG_SECONDS = 60.0
 _FIRST_REQUEST_HANG_SECONDS = 300.0
 _RECENT_SECONDS = 60.0
@@ -250,7 +249,7 @@ _BASELINE_SECONDS = 3600.0
 _COLLAPSE_RATIO = 0.4
 _USELESS_ACCEPTANCE_LENGTH = 1.05
 _MIN_STEPS, _MIN_BASELINE_STEPS, _MIN_TOKENS = 30, 100, 64
-# They draft what the text repeats: how often that is, and how much of it is accepted, is the text's doing.
+# They copy drafts from the text, so that the number of drafts and their acceptance depend on the text.
 _FROM_TEXT = frozenset({Method.NGRAM.value, Method.SUFFIX.value})
 _PREEMPTION_WINDOW, _MANY_PREEMPTED = 300.0, 0.05
 _PREEMPTION_HINT = (
@@ -266,7 +265,7 @@ _HARD_THROTTLE_REASONS = {
     "power brake": _POWER_SUPPLY,
     "hardware slowdown": _POWER_SUPPLY,
 }
-# Most GPUs run into their power cap at full load; it matters when it costs this much of the clock.
+# Most GPUs reach their power cap at full load, which matters only below this ratio of the maximum clock.
 _LOW_CLOCK_RATIO, _LEAST_WORK = 0.7, 0.9
 _SOFT_THROTTLE_REASONS = {
     "power cap": "raise the power limit: nvidia-smi -q -d POWER shows its range, sudo nvidia-smi -pl WATTS sets it; "
@@ -284,14 +283,14 @@ _MUCH_STALLED, _MUCH_CACHED = 0.1, 0.1
 _PUBLISHED_WINDOW, _MIN_PUBLISHED_STEPS, _FAR_BELOW = 600.0, 500, 0.6
 _GROWING_PROMPTS, _LONG_PROMPT = 5, 256
 _QUEUE_WINDOW, _QUEUE_SECONDS, _KV_FULL = 300.0, 8.0, 0.95
-# Those of a server's first requests are compiled within a minute.
+# Kernels for a server's first requests are compiled within a minute.
 _FIRST_KERNELS, _LATE_KERNELS = 60.0, 2
 _PADDING_SHARE = re.compile(r"at most ([\d.]+)%")
 _COSTLY_PADDING = 25.0
 
 
 def find_alarms(state: RunState, now: float) -> list[Alarm]:
-    """Return the problems of a server at `now`, the worst first; one alarm of each kind."""
+    """Return the problems of a server at `now`, the worst first, one per kind."""
     if state.exit is not None or state.stopping:
         return []
     alarms: dict[str, Alarm] = {}
@@ -302,12 +301,12 @@ def find_alarms(state: RunState, now: float) -> list[Alarm]:
 
 
 def find_log_alarms(state: RunState) -> list[Alarm]:
-    """Return the problems that all of a server's log and counters show, of one that runs or has ended."""
+    """Return the problems shown by a server's whole log and all counters, also after its end."""
     return [alarm for rule in _RULES if rule.logged and (alarm := rule.find(state, 0.0))]
 
 
 def find_all_alarms(state: RunState, now: float) -> list[Alarm]:
-    """Return the problems of a server at `now`, then those that it only had before; one alarm of each kind."""
+    """Return the problems of a server at `now`, then its earlier ones, one per kind."""
     alarms = {alarm.kind: alarm for alarm in find_log_alarms(state)}
     return [*({alarm.kind: alarm for alarm in find_alarms(state, now)} | alarms).values()]
 
@@ -396,7 +395,7 @@ def _check_speculation(state: RunState, now: float) -> Alarm | None:
     after, before = (state.readings.at(t) if t is not None else None for t in (end, end and end - _RECENT_SECONDS))
     if not expected or _drafts_from_text(state) or after is None or before is None:
         return None
-    # The first token of each request comes from the prompt.
+    # The first token of each request comes from the prefill.
     generated = after.generated - before.generated - (after.finished - before.finished)
     drafted = _tokens_from_drafts(after) - _tokens_from_drafts(before)
     if generated < _MIN_TOKENS or drafted >= generated / 2:
@@ -431,7 +430,7 @@ def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
 
 
 def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Marlin reads FP4 weights, asked for by no flag, on a GPU that has arithmetic of its own for them."""
+    """Return the alarm of FP4 weights on Marlin, if no flag chose it and the GPU has FP4 arithmetic."""
     facts, launched = state.startup.facts, state.launched
     lines = facts.get("without FP4")
     if not lines or "marlin asked for" in facts or launched is None:
@@ -457,7 +456,7 @@ def _check_drafter(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
 
 
 def build_acceptance_alarm(at: float, evidence: str) -> Alarm:
-    """Return the alarm of a server that accepts no draft."""
+    """Return the alarm of a server that accepts no drafts."""
     hint = (
         "the drafter or its --method does not fit the target, or the checkpoint lacks its MTP head: check that its "
         "weights have one, use the drafter that was trained for this target, or serve without speculation, which is "
@@ -481,7 +480,7 @@ def _check_positions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG0
 
 
 def _find_start(state: RunState) -> float:
-    """Return since when a sign holds that is about all that a server did."""
+    """Return when the server was up or launched, the start of problems that concern its whole run."""
     return state.up_at or (state.launched.at if state.launched else state.readings[0].at if state.readings else 0.0)
 
 
@@ -517,7 +516,7 @@ def _check_prefix_cache(state: RunState, now: float) -> Alarm | None:  # noqa: A
 
 
 def _list_growing(state: RunState) -> list[float]:
-    """Return the prompt sizes of the last requests, where each is longer than the one before; else nothing."""
+    """Return the last prompt sizes if each is larger than the one before, else nothing."""
     sizes = [r.prompt_tokens for r in state.finished.requests if r.prompt_tokens and r.averaged_over == 1]
     last = sizes[-_GROWING_PROMPTS:]
     grows = len(last) == _GROWING_PROMPTS and all(a < b for a, b in pairwise(last)) and last[-1] >= _LONG_PROMPT
@@ -525,18 +524,18 @@ def _list_growing(state: RunState) -> list[float]:
 
 
 class _Queue(NamedTuple):
-    """How long requests waited without interruption, and what ran meanwhile."""
+    """A period in which requests waited, with the running requests and the most waiting ones."""
 
     since: float
     seconds: float
     running: int
     waiting: int
     usage: float | None
-    """The share of the KV cache that was used."""
+    """The highest share of the KV cache in use."""
 
 
 def _find_queue(state: RunState, now: float) -> _Queue | None:
-    """Return the longest queue behind a number of running requests that stayed the same; None without any."""
+    """Return the longest queue with a constant number of running requests; None without any."""
     begin = now - _QUEUE_WINDOW if now else 0.0
     readings = state.readings[state.readings.count_until(begin) :]
     loads = [LoadLogged(r.at, r.counters.running or 0, r.counters.waiting or 0, r.counters.kv_usage) for r in readings]
@@ -572,7 +571,7 @@ def _check_queue(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_late_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Kernels are compiled in the first requests of each kind; later ones wait for seconds without a reason."""
+    """Return the alarm of kernels compiled after the first requests, which later requests wait for."""
     lines = [line for line in state.lines if KERNEL_COMPILED in line.text]
     late = [line for line in lines if line.at > lines[0].at + _FIRST_KERNELS]
     if len(late) < _LATE_KERNELS:
@@ -637,7 +636,7 @@ def _check_neighbour(state: RunState, now: float) -> Alarm | None:
 
 
 def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above
-    """Layers of target and drafter share pages of the KV cache, and padding makes their groups alike."""
+    """Return the alarm of costly padding, which makes KV cache pages of target and drafter layers the same size."""
     lines = state.startup.facts.get("kv padding", ())
     shares = [float(match[1]) for line in lines if (match := _PADDING_SHARE.search(line))]
     if not shares or max(shares) <= _COSTLY_PADDING:
@@ -674,7 +673,7 @@ def _describe_throttling(gpu: GpuLoad) -> str:
 
 
 def _list_limits(gpu: GpuLoad) -> dict[str, str]:
-    """Return what keeps the clocks low, of what is a problem, and what to do about each."""
+    """Return the throttle reasons that are a problem, each with its hint."""
     given = gpu.throttle or ()
     limits = {why: hint for why, hint in _HARD_THROTTLE_REASONS.items() if why in given}
     if not (gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _LOW_CLOCK_RATIO * gpu.clock_max_mhz):
@@ -736,14 +735,14 @@ def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
 
 
 class _Rule(NamedTuple):
-    """A rule; `live` ones say how a server is now, `logged` ones are asked of all that it did, also after its end."""
+    """A rule: `live` ones apply to a running server now, `logged` ones to its whole log, also after its end."""
 
     find: Callable[[RunState, float], Alarm | None]
     logged: bool = False
     live: bool = True
 
 
-# The worst first.
+# In order of severity.
 _RULES = (
     _Rule(_check_suspension),
     _Rule(check_ranks),

@@ -220,7 +220,7 @@ class NetworkReader:
 
     @property
     def network(self) -> str:
-        """NCCL's name of the network, such as `IB`, `Socket` or (GPUs of one host) `P2P`; empty until it is logged."""
+        """NCCL's name of the network, such as `IB`, `Socket` or, within a host, `P2P`; empty until logged."""
         return next(filter(None, self._networks.values()), "")
 
 
