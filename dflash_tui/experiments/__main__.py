@@ -1,4 +1,4 @@
-"""The driver process of an experiment: `python -m dflash_tui.experiments ID`, launched by its controller."""
+"""The driver process of an experiment, launched as `python -m dflash_tui.experiments ID`."""
 
 from __future__ import annotations
 

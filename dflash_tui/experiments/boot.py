@@ -1,4 +1,4 @@
-"""One boot of an experiment: prepare, launch, wait until warm, measure, stop, wait until its memory is free."""
+"""One boot of an experiment: prepare, launch, warm up, measure, stop, wait for its memory."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _BootFailed(Exception):
 
 
 class _Watch(NamedTuple):
-    """A boot whose server is observed; `state` is folded from its log and samples, `over` ends after the last event."""
+    """A boot under observation; `state` is folded from log and samples, `over` ends with the last event."""
 
     design: Design
     run: Run
@@ -200,7 +200,7 @@ class _Watch(NamedTuple):
                 raise _BootFailed(f"the server was not ready after {timeout / 60:.0f} minutes")
 
     async def require_far_ranks(self) -> None:
-        """Wait until every other rank was seen at work: without them rank 0 stays healthy until the next request."""
+        """Wait until every other rank works; rank 0 notices a lost rank only at the next request."""
         asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
         while unseen := [far for far in self.run.far_ranks if not _is_at_work(self.state, far.rank, asked_at)]:
             if time.monotonic() > deadline:
@@ -294,7 +294,7 @@ def _log_preparing(event: Preparing) -> None:
 
 
 def write_driver_log(line: str) -> None:
-    """Write a line to the driver's log, which is its stdout; a line that does not fit on the disk is lost."""
+    """Write a line to the driver's log (its stdout), ignoring a full disk."""
     with contextlib.suppress(OSError):
         print(f"{time.strftime('%H:%M:%S')} {escape_control_characters(line)}", flush=True)  # noqa: T201
 
@@ -317,7 +317,7 @@ def count_most_tokens(design: Design) -> int:
 
 
 def list_warm_ups(design: Design, suite: Suite) -> list[tuple[int, Suite]]:
-    """Return a warm-up suite per number of streams: short answers to every prompt, at least one per stream."""
+    """Return a warm-up suite per number of streams, with short answers to every prompt."""
     levels = []
     for streams in dict.fromkeys((1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))

@@ -77,7 +77,7 @@ class BootServer:
         return run
 
     async def stop(self) -> list[str]:
-        """Stop the server on all hosts, even if cancelled; return the ranks that are left and their hosts."""
+        """Stop the server on all hosts, even if cancelled; return descriptions of remaining ranks."""
         if self._run is None:
             return []
         stopping = asyncio.create_task(stop_on_all_hosts(self._run))
@@ -88,7 +88,7 @@ class BootServer:
             raise
 
     async def wait_for_far_memory(self) -> list[str]:
-        """Wait until the other hosts have as much free memory as before the launch; return those that do not."""
+        """Wait for the other hosts' memory to be free again; return hosts where it is not."""
         hosts = [host for host in self._memory if host != LOCAL]
         is_free = await asyncio.gather(*(_has_memory(host, self._memory[host]) for host in hosts))
         return [host for host, free in zip(hosts, is_free, strict=True) if not free]
@@ -133,7 +133,7 @@ def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
 
 
 async def stop_on_all_hosts(run: Run) -> list[str]:
-    """Stop a server and its other ranks; return the ranks that are left and their hosts."""
+    """Stop a server and its other ranks; return descriptions of remaining ranks."""
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
     return [str(status) for status in statuses if status.state in server_process.THERE]
@@ -153,13 +153,13 @@ async def _has_memory(host: str, before: int) -> bool:
 
 
 def tag_plan(arm: Arm, experiment: str, cache: Path | None) -> Plan:
-    """Return the plan of an arm marked with the experiment's id, and with `cache` for its compile caches."""
+    """Return an arm's plan, marked with the experiment's id and with compile caches in `cache`."""
     own = separate_caches(arm.plan, arm.request.settings, cache) if cache else arm.plan
     return replace(own, env=own.env | {EXPERIMENT_MARK: experiment})
 
 
 def with_environment(boot: Boot, run: Run, cache: Path | None) -> Boot:
-    """Return the boot with its launch environment; takes seconds, as it asks the engine and the GPU driver."""
+    """Return the boot with its launch environment; may take seconds, asking engine and GPU driver."""
     engine = inventory.find_any_engine(Path(run.plan.engine_folder))
     probe = gpus.GpuProbe() if run.plan.on_cpu else nvml.probe_visible_gpus()
     cards = [card for card in probe.gpus if not run.plan.gpus or card.uuid in run.plan.gpus]
@@ -238,7 +238,7 @@ def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> f
 
 
 def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
-    """Return the conditions now; throttling and other load on the GPU count if seen at any time after `since`."""
+    """Return the conditions now, with any throttling and foreign GPU load seen after `since`."""
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
     own = {run.id, *(rank.id for rank in list_local_ranks(run))}
@@ -285,7 +285,7 @@ def list_local_ranks(run: Run) -> list[Run]:
 
 
 def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at: float) -> Conditions:
-    """Return the state of the GPUs at time `at`, and their throttling and other processes between `since` and `at`."""
+    """Return the GPUs' state at `at`, with any throttling and foreign processes seen after `since`."""
     first, last = samples.latest(since, MAX_GAP), samples.latest(at, MAX_GAP)
     meanwhile = [*([first] if first else []), *samples[samples.count_until(since) : samples.count_until(at)]]
     cards = last.gpus if last else ()

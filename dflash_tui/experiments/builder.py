@@ -190,7 +190,7 @@ def format_options(command: Sequence[str], launch: LaunchRequest, options: Mappi
 
 
 def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
-    """Return `field`, or `quick` if an arm's context is too short for it, or `contexts` for stock against ours."""
+    """Return `field`, `quick` for short contexts, or `contexts` for stock against ours."""
     lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
     if varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
@@ -240,7 +240,7 @@ def are_alike(a: Arm, b: Arm) -> bool:
 
 
 class DurationEstimate(NamedTuple):
-    """Seconds of all boots, None if unknown; unless `whole`, excluding the answers, which take at most `answers`."""
+    """Seconds of all boots, None if unknown; without the answers (at most `answers`) unless `whole`."""
 
     seconds: float | None
     whole: bool
@@ -272,7 +272,7 @@ def estimate_duration(design: Design) -> DurationEstimate:
 
 
 def estimate_boots(design: Design) -> BootEstimate:
-    """Return the estimated seconds of a boot per arm: from earlier boots if all are known, else from starts."""
+    """Return the estimated seconds of a boot of each arm, from earlier boots or else earlier starts."""
     before = _find_earlier_boots(design)
     whole = tuple(statistics.median(took) if took else None for took in before)
     if _add_boots(design, whole):

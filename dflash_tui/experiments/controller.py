@@ -116,7 +116,7 @@ def extend_experiment(design: Design, boots: int) -> None:
 
 
 def resume_experiment(design: Design) -> None:
-    """Launch the driver of an experiment that ended early; raise UsageError if other servers would disturb it."""
+    """Resume an experiment that ended early; raise UsageError if other servers would disturb it."""
     ours = {run.id for run in experiments_runner.find_leftover_servers(design)}
     if in_the_way := [run for run in find_disturbing_servers(design) if run.id not in ours]:
         raise build_disturbed_error(in_the_way, "stop it first")

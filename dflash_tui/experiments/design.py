@@ -48,7 +48,7 @@ class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of every boot, named as those of `ab`, and kept in the design."""
 
     rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)] = 1
-    """How often a boot answers each prompt per number of streams (more if too few to keep the streams busy)."""
+    """Answers per prompt and number of streams in a boot (more if needed to keep the streams busy)."""
     seed: Annotated[int, Meta(ge=0, le=MOST_SEED)] = 0
     """The seed of the prompt order; also sent with each request."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -65,7 +65,7 @@ class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Design(BootOptions, frozen=True):
-    """The design of an experiment; it never changes, except that a tune adds rounds and an extension boots."""
+    """The design of an experiment; only rounds of a tune and extensions change it."""
 
     id: str
     made_at: float
@@ -89,7 +89,7 @@ class Design(BootOptions, frozen=True):
     """Why the figures say nothing about a real model; empty if they are real."""
     command: str = ""
     levels: bool = False
-    """Whether the prompts are levels of one factor, such as context length, instead of a sample of prompts."""
+    """Whether the prompts are levels of one factor, such as context length, and not a sample."""
     repeats: bool = False
     """Whether the same texts are sent again, so that the prefix cache is used."""
     keep_answers: bool = False
@@ -193,7 +193,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     prepared: Amount | None = None
     """Seconds of checks, patches and models before the launch."""
     cache: str = ""
-    """The state of the compile cache at the start: `cold`, `cached` and others (see `Startup.cache`), or empty."""
+    """The state of the compile cache at the start (see `Startup.cache`), or empty."""
     up: Amount | None = None
     """Seconds until the server listened."""
     ready: Amount | None = None
@@ -227,14 +227,14 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     """The SHA-256 of the patched files, by name of the patch."""
     versions: dict[str, str] = {}
     inspected: Amount = 0.0
-    """Seconds spent before the launch on inspecting its models, which a server would otherwise do itself."""
+    """Seconds spent before the launch on inspecting models, otherwise part of the start."""
     start: str = ""
     """`measured` if the start is judged, `filling` if it only fills the caches for one, else empty."""
     hosts: tuple[HostFacts, ...] = ()
     checks: tuple[AnswerCheck, ...] = ()
     """Checks of the answers with speculation, by a boot without it; empty unless answers are verified."""
     doubt: str = ""
-    """Why its weights are doubtful: its first answer differs from an earlier one, or is noise; else empty."""
+    """Why its first answer casts doubt on the weights (unlike an earlier one, or noise); else empty."""
     error: str = ""
 
 

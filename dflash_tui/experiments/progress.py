@@ -43,7 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     design: Design
     boots: tuple[Boot, ...] = ()
-    """The boots that have ended, in order, each by its last attempt; `error` is set if all attempts failed."""
+    """The last attempts of the boots that have ended, in order; `error` is set if all failed."""
     tries: tuple[Boot, ...] = ()
     """The failed attempts that were repeated."""
     current: CurrentBoot | None = None
@@ -54,12 +54,12 @@ class Progress(msgspec.Struct, frozen=True):
     finished: bool = False
     driven: bool = False
     left: float | None = None
-    """Seconds until the end, for a tune until the end of its budget; None if the duration of a boot is unknown."""
+    """Seconds until the end, or until the end of a tune's budget; None if unknown."""
     rounds: tuple[RoundBegan, ...] = ()
 
     @property
     def status(self) -> str:
-        """Return `running`, `finished`, `halted`, or `interrupted` if the driver exited without recording why."""
+        """Return `running`, `finished`, `halted`, or `interrupted` (the driver recorded no reason)."""
         if self.finished:
             return "finished"
         if self.driven:
@@ -88,7 +88,7 @@ class Progress(msgspec.Struct, frozen=True):
 def fold_progress(
     design: Design, events: Iterable[Happened], *, due: int = 0, driven: bool = False, now: float = 0
 ) -> Progress:
-    """Return the progress after these events; `due` is the number of measured requests per boot, 0 if unknown."""
+    """Return the progress after `events`; `due` is the measured requests per boot, 0 if unknown."""
     over: dict[int, Boot] = {}
     tries: list[Boot] = []
     current: CurrentBoot | None = None
@@ -132,7 +132,7 @@ def fold_progress(
 
 
 def join_requests(events: Iterable[Happened]) -> Iterator[Happened]:
-    """Yield the events with the requests of each boot, stored as separate events, put back into its end event."""
+    """Yield the events, with each boot's separately stored requests put into its end event."""
     requests: list[RequestDone] = []
     cold: RequestDone | None = None
     for event in events:

@@ -128,7 +128,7 @@ def sides_of_report(report: ExperimentReport) -> dict[str, Side]:
 
 
 def side_of_run(report: RunReport) -> Side:
-    """Return a run as a side of one boot; of its patches only names are known, its counters cover the whole run."""
+    """Return a run as a side of one boot; its counters cover the whole run."""
     rates = report.rates
     hit = rates.prefix_hit if rates else None
     boot = Boot(
@@ -142,7 +142,7 @@ def side_of_run(report: RunReport) -> Side:
 
 
 def judge_sides(ours: Side, theirs: Side) -> ExperimentReport:
-    """Return the report of setting `theirs` against `ours`, judged and refused like the arms of an experiment."""
+    """Return the report of `theirs` against `ours`, judged like the arms of an experiment."""
     varied = compare_plans(ours.plan, theirs.plan)
     meant = len(varied) == 1
     # With the same plan for both, every other difference in the launch of the other side refuses a verdict.

@@ -126,7 +126,7 @@ async def stop_leftover_servers(design: Design) -> None:
 
 
 async def remove_far_caches(design: Design) -> list[str]:
-    """Remove the arms' compile caches on other hosts; return the hosts where some are left, with reasons."""
+    """Remove the arms' compile caches on other hosts; return hosts where this failed, with reasons."""
     peers = [host for arm in design.arms for host in arm.request.peers]
     return await cluster_launch.remove_caches(peers, design.id) if design.own_cache else []
 

@@ -219,7 +219,7 @@ def read_events(folder: Path) -> list[Happened]:
 
 
 def read_event_pieces(folder: Path, begin: int) -> Iterator[bytes]:
-    """Yield the bytes of the events file from offset `begin`, up to 256 MiB, more than any experiment writes."""
+    """Yield the events file from offset `begin`, up to 256 MiB, more than any experiment writes."""
     try:
         with (folder / EVENTS).open("rb") as file:
             file.seek(begin)

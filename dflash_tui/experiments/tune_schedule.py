@@ -177,7 +177,7 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
 
 
 def _list_modes(plan: Plan) -> str:
-    """Return the axis of modes, with eager only on a CPU (no CUDA graphs) or if it is the published mode."""
+    """Return the axis of modes; eager only on a CPU (no CUDA graphs) or if it is published."""
     eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
     return "mode=" + ",".join([*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager])
 
@@ -263,7 +263,7 @@ def list_key(axis: str) -> str:
 
 
 def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return a round with the better half of the field; None if it is decided or the budget is too small."""
+    """Return a round with the better half of the field; None if decided or over budget."""
     progress = search.progress
     ranked = _rank_field(progress, last)
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
@@ -319,14 +319,14 @@ def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:
-    """Return the order of a last round: the published setting and the best in turn, after `before` pairs of boots."""
+    """Return the boots of a last round, published and best in turn, after `before` pairs of boots."""
     pairs = int(search.left / max(1e-9, search.cost_of_pair)) if search.leader else 0
     arms = variation.order_boots(2, min(before + pairs, _MOST_CONFIRMING))
     return tuple((0, search.leader)[place] for place in arms[2 * before :])
 
 
 class _Standing(NamedTuple):
-    """An arm of a field: the log of its ratio to the field's best, and whether it is significantly worse."""
+    """An arm of a field: its log ratio to the best, and whether it is significantly worse."""
 
     arm: int
     behind: float
@@ -368,7 +368,7 @@ def _median_cost(progress: Progress, arm: int) -> float:
 
 
 def _guess_cost(progress: Progress, mode: Mode) -> float:
-    """Return the seconds of a first boot of a setting: the median of its mode, else the longest of any mode."""
+    """Return the seconds of a setting's first boot: the median of its mode, else the longest of all."""
     good = [boot for boot in progress.boots if not boot.error]
     alike = [_reckon_first(boot) for boot in good if progress.design.arms[boot.arm].plan.mode is mode]
     reckon = _reckon_first if mode is Mode.COMPILE else _reckon_again

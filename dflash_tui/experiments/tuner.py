@@ -55,7 +55,7 @@ class MachineTuner(NamedTuple):
         return following
 
     def conclude(self, progress: Progress, report: ExperimentReport) -> ExperimentReport:
-        """Return the report with the outcome of the tune; save the best setting as a recipe if it is faster."""
+        """Return the report with the tune's outcome; save a faster setting as a recipe."""
         kept_answers = store.read_answers(store.experiment_folder(progress.design.id))
         tune = tune_schedule.judge_tune(progress, kept_answers)
         if progress.design.tuning and tune_schedule.is_worth_keeping(tune):
@@ -69,14 +69,14 @@ class MachineTuner(NamedTuple):
         return replace(report, tune=tune)
 
     def plan(self, request: LaunchRequest) -> PlannedLaunch:
-        """Return the plan of a setting; raise UsageError if release or hardware lack it, or a patch is not trusted."""
+        """Return the plan of a setting; raise UsageError if it is unsupported or a patch is untrusted."""
         planned = planner.plan_launch(request, self.probe, recipe=self.recipe, cluster=self.cluster)
         recipe_trust.require_trust(self.recipe, [planned.plan])
         return planned
 
 
 def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bool) -> Path:
-    """Save the best setting of a tune as a recipe and return its file; unless `overwrite`, under the next free name."""
+    """Save a tune's best setting as a recipe, under a free name unless `overwrite`; return its file."""
     arm = progress.design.arms[tune.best]
     recipe = recipe_loader.find_recipe(arm.request.recipe)
     probe = planner.probe_for(recipe)

@@ -1,4 +1,4 @@
-"""What an experiment varies: parse `KEY=V1,V2,…` into named arms and their changes of the launch request. Pure."""
+"""Parse `KEY=V1,V2,…` into named arms, each with its changes of the launch request. Pure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def is_of_hosts(words: str) -> bool:
 
 
 def build_host_variation(words: str, request: LaunchRequest, width: int) -> Varied:
-    """Return the arms of `hosts=1,N`: this host alone, and all named hosts, with `width` GPUs divided among them."""
+    """Return the arms of `hosts=1,N`: this host alone, and all named hosts; `width` is divided among them."""
     hosts = 1 + len(request.peers)
     if hosts == 1:
         raise VariationError("hosts needs other hosts", hint="--peer HOST names one")
@@ -134,7 +134,7 @@ def build_host_variation(words: str, request: LaunchRequest, width: int) -> Vari
 
 
 def order_boots(arms: int, boots: int) -> tuple[int, ...]:
-    """Return the arm of each boot, forward, backward, forward, …, so that a drift affects all arms alike."""
+    """Return the arm of each boot, in alternating direction, so that a drift affects all arms alike."""
     passes = [range(arms) if turn % 2 == 0 else reversed(range(arms)) for turn in range(boots)]
     return tuple(arm for arms_of_pass in passes for arm in arms_of_pass)
 
@@ -200,7 +200,7 @@ def _switch(key: str, value: str) -> bool:
 
 
 def build_stock_variation(request: LaunchRequest, plan: _Planner) -> Varied:
-    """Return the arms stock and ours; if the launch names no setting of ours, ours is what the plan offers."""
+    """Return the arms stock and ours; ours defaults to what the plan offers."""
     without = LaunchChanges(
         set_up=SetUp.PUBLISHED, removed=(*_OUR_FIELDS, "streams"), removed_settings=_list_our_settings(request)
     )

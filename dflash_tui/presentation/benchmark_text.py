@@ -69,7 +69,7 @@ def format_exchange(question: str, answer: Answer) -> str:
 
 
 def format_server(server: Server) -> str:
-    """Return what a server of others tells of itself, and how its tokens are counted."""
+    """Return the facts that a foreign server reports, and how its tokens are counted."""
     facts, name = server.facts, server.model
     engine = f"{facts.engine} {facts.version or 'of unknown version'}" if facts.engine else "an unknown engine"
     context = f", context {facts.context}" if facts.context else ""
@@ -82,7 +82,7 @@ def format_server(server: Server) -> str:
 
 
 def tabulate_kinds(measured: LevelSummary) -> str:
-    """Return the medians of each kind of prompt with the spread of its speed; empty if each was sent once."""
+    """Return the medians and speed spread of each kind of prompt; empty if each was sent once."""
     if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
         return ""
     header = ("median of", "#", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")

@@ -75,7 +75,7 @@ def describe_boot(run: Run) -> str:
 
 
 def format_tunnel(endpoint: Endpoint, host: str) -> str:
-    """Return the ssh command that makes the server on `host` reachable by the same URL from another machine."""
+    """Return the ssh tunnel command that makes `host`'s server reachable by the same URL."""
     address = urlsplit(endpoint.url)
     return f"ssh -N -L {address.port}:{address.netloc} {host}"
 

@@ -80,7 +80,7 @@ def list_sweep_notes(report: ExperimentReport) -> list[Note]:
 
 
 def build_report(report: ExperimentReport, *, details: bool = False) -> list[Section]:
-    """Return the sections for a terminal: answer, intervals and arms; with `details` also the statistics."""
+    """Return the sections for a terminal; `details` adds the statistics behind the answer."""
     design, comparisons = report.design, report.comparisons
     if design.checks_output:
         return [Section("", tuple(_list_output_check(report)))]
@@ -390,7 +390,7 @@ def _mark_arm(arm: int) -> Span:
 
 
 def _list_starts(design: Design, boots: Sequence[Boot], arm: int) -> list[tuple[str, MedianFigure | None]]:
-    """Return the named starts and the first request of an arm; in an A/B of starts only the judged starts."""
+    """Return an arm's starts and first request by name; in an A/B of starts only the judged starts."""
     of = summarize_arm(boots, arm)
     if design.measures_start:
         return [("cold starts", of.ready)] if design.cold else [("first start", of.filling), ("later starts", of.ready)]
@@ -507,7 +507,7 @@ def build_boots_table(report: ExperimentReport) -> Table:
 
 
 def build_latency_table(report: ExperimentReport) -> Table | None:
-    """Return latencies by arm and number of streams, and by prompt if it has enough requests for percentiles."""
+    """Return latencies by arm and streams, and by prompt if it has enough requests for percentiles."""
     rows: list[tuple[str | Span, ...]] = []
     for arm in range(len(report.design.arms)):
         requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]

@@ -135,7 +135,7 @@ def _format_duration_estimate(estimate: DurationEstimate) -> str:
 
 
 def describe_experiment_commands(design: Design, program: str) -> str:
-    """Return the commands that watch and stop an experiment, one per line; `program` is the name of this program."""
+    """Return the commands that watch and stop an experiment, one per line."""
     command = f"{program} {design.command_word}"
     return f"  watch: {command} attach {design.id}\n  stop:  {command} stop {design.id}"
 

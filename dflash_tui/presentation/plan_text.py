@@ -37,7 +37,7 @@ _TELLING = frozenset({"INFO", "TRACE"})
 
 
 def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return the summary of a plan, one row each: memory, downloads, speed, time to ready, context, port, warnings.
+    """Return the summary of a plan, one row per fact, then its warnings.
 
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
@@ -256,7 +256,7 @@ def _format_gain(measure: StartupOptimization) -> str:
 
 
 def format_set_up(planned: PlannedLaunch) -> str:
-    """Return the planned set-up and the gain of the fast one; empty if the recipe has no fast set-up here."""
+    """Return the planned set-up and the gain of the fast one; empty if there is no fast one."""
     resolved, plan = planned.resolved, planned.plan
     if plan.set_up is SetUp.FAST:
         return f"fast: {plan.mode.value} with {_SPLIT_SERVER}; --published for the other"
@@ -269,7 +269,7 @@ def format_set_up(planned: PlannedLaunch) -> str:
 
 
 def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
-    """Return a suggestion of fewer drafted tokens if Triton attention does not split steps of this size; else ""."""
+    """Return a suggestion of fewer drafted tokens, which Triton attention can split; else ""."""
     most = patch_selection.find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
     if not most:
         return ""

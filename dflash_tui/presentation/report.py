@@ -25,14 +25,14 @@ _NOISY = 2.0
 
 
 class Span(NamedTuple):
-    """Text with the name of its style: `good`, `bad`, `warn`, `dim`, `bold`, `head`, `arm 0` and so on, or ""."""
+    """Text with its style: `good`, `bad`, `warn`, `dim`, `bold`, `head`, `arm 0` and so on, or ""."""
 
     text: str
     style: str = ""
 
 
 class Note(NamedTuple):
-    """A sentence with a mark: `✗` if it refuses a verdict, `!` if it qualifies one, another sign, or ""."""
+    """A sentence with a mark: `✗` refuses a verdict, `!` qualifies it; others, or "", are neutral."""
 
     text: str
     mark: str = ""
@@ -224,7 +224,7 @@ def _draw_interval(ratio: Ratio, most: float, width: int, style: str) -> Line:
 
 
 def to_terminal(sections: Iterable[Section], width: int = 0) -> str:
-    """Return sections as text, with table headers in capitals and an empty line between parts other than notes."""
+    """Return sections as text, with table headers in capitals."""
     blocks: list[list[str]] = []
     for section in sections:
         if section.title:

@@ -69,7 +69,7 @@ class RowMark(Enum):
 
 
 class StartupRow(NamedTuple):
-    """One phase of a start: its seconds so far (None if unknown or not begun), expected seconds, and a remark."""
+    """One phase of a start: seconds so far (None if unknown), expected seconds, and a remark."""
 
     mark: RowMark
     name: str
@@ -132,7 +132,7 @@ def _phase_row(state: RunState, span: PhaseSpan, expected: ExpectedStart | None,
 
 
 def format_silence(quiet: Silence) -> str:
-    """Return how long the log has been silent, whether the processes work, and what they are probably doing."""
+    """Return how long the log has been silent, and what the processes are probably doing."""
     work = ""
     if quiet.cores is not None and quiet.disk is not None:
         idle = "no CPU or disk in use" if quiet.warning else f"{quiet.cores:.1f} cores busy"

@@ -151,7 +151,7 @@ def _format_prompt(prompt: PromptRatio) -> str:
 
 
 def _format_prompts(comparison: Comparison) -> str:
-    """Return the ratios of all prompts in ascending order, or of only the lowest and highest if there are many."""
+    """Return the ratios of all prompts in ascending order, or the lowest and highest of many."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
     shown = prompts if len(prompts) <= _MOST_PROMPTS else _find_far_prompts(comparison)
     return f"the ratio in {comparison.measure} is {', '.join(map(_format_prompt, shown))}"
@@ -355,7 +355,7 @@ def format_output_headline(outputs: OutputComparison) -> str:
 
 
 def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
-    """Return the figures behind the verdict on the answers, one sentence each; `a` and `b` are arm names."""
+    """Return the figures behind the verdict on the answers; `a` and `b` are arm names."""
     lines: list[str] = []
     if not outputs.prompts:
         return lines

@@ -118,7 +118,7 @@ def compare_outputs(
 
 
 def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool:
-    """Whether one of two arms drafts, the other does not, and no draft was rejected, as if none were verified."""
+    """Whether just one of two arms drafts, and none of its drafts was rejected."""
     drafts = [design.arms[arm].plan.num_speculative_tokens for arm in (a, b)]
     if all(drafts) or not any(drafts):
         return False
@@ -172,7 +172,7 @@ def _share_different(key: PromptKey, pairs: Iterable[tuple[_Answers, _Answers]])
 
 
 def _differ(a: BootAnswer, b: BootAnswer) -> bool:
-    """Compare tokens if both are known, since the text lacks special tokens."""
+    """Compare tokens if known, since the text lacks special tokens."""
     if a.tokens and b.tokens:
         return a.tokens != b.tokens
     return a.digest != b.digest

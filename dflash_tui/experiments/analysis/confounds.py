@@ -95,7 +95,7 @@ def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
-    """Check that each boot has its arm's flags and variables, and that all others are the same in all boots."""
+    """Find flags and variables that differ from the arm's plan, or between boots."""
     varied = _OWN_ENV.union(*(arm.plan.env for arm in pair.arms))
     for boot in pair.measured:
         plan = pair.arm(boot).plan
@@ -180,7 +180,7 @@ def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
 
 
 def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
-    """Find requests without the judged measure; refuse a verdict if a prompt of several tokens has no other."""
+    """Find requests without the judged measure; prompts left without any refuse a verdict."""
     evidence_by_loss: dict[bool, list[str]] = {True: [], False: []}
     for boot in pair.measured:
         answered = [request for request in boot.requests if not request.error]
@@ -199,7 +199,7 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:
-    """Find other CPU load during boots of a CPU server; with one boot each it cannot be told from the arms' effect."""
+    """Find other CPU load during boots of a CPU server; with one boot each it refuses a verdict."""
     busy = {boot.number: boot.others for boot in pair.measured if boot.others is not None and boot.others > _BUSY}
     if busy and any(arm.plan.on_cpu for arm in pair.arms):
         evidence = ", ".join(f"boot {number + 1}: {count:.1f} cores" for number, count in busy.items())
@@ -347,7 +347,7 @@ def _of_boot(boot: Boot, what: str, evidence: str, *, refuses: bool = True) -> C
 
 
 def _find_unequal_values(what: str, boots: Mapping[int, Mapping[str, str]]) -> Iterator[Confound]:
-    """Yield a confound that refuses a verdict if a value differs between boots or is absent in some of them."""
+    """Yield a refusing confound if a value differs between boots or is absent in some."""
     wrong = []
     for name in sorted({name for values in boots.values() for name in values}):
         boots_by_value: dict[str, list[int]] = {}

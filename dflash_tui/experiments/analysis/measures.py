@@ -92,7 +92,7 @@ def compare_measure(
 
 
 def count_comparisons(design: Design, boots: Sequence[Boot]) -> int:
-    """Return the number of comparisons that hold together: all pairs of measured arms, per look at the boots."""
+    """Return the number of comparisons that hold together: pairs of measured arms, times looks."""
     measured = sum(bool(select_measured_boots(boots, arm)) for arm in range(len(design.arms)))
     return max(1, measured * (measured - 1) // 2) * design.looks
 
@@ -117,7 +117,7 @@ def is_in_seconds(measure: str) -> bool:
 
 
 def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second by number of streams; single-stream requests run one after the other."""
+    """Return the output tokens per second by number of streams."""
     rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
     if seconds := sum(request.total for request in alone):

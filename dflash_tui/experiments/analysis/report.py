@@ -137,7 +137,7 @@ class TokenComparison(msgspec.Struct, frozen=True):
     """The measured rounding: the largest shift of a token's lead over its runner-up."""
     positions: int
     worst: AnswerCheck | None = None
-    """The fault with the largest gap, else the differing answer with the largest gap; None if none differ."""
+    """The fault, or else the differing answer, with the largest gap; None if none differ."""
 
 
 class OutputComparison(msgspec.Struct, frozen=True):
@@ -268,7 +268,7 @@ class TuneOutcome(msgspec.Struct, frozen=True):
     best: int
     """The fastest setting; 0 is the published one."""
     comparison: Comparison | None = None
-    """The best against the published setting in tok/s, by boots after the choice if there are any, else by all."""
+    """The best against the published setting in tok/s, by boots after the choice if any."""
     confirmed: bool = False
     """Whether `comparison` uses only boots after the choice; those before it favour the chosen setting."""
     answers: str = "unknown"
@@ -293,7 +293,7 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     complete: bool = True
     """Whether every boot of the design has ended."""
     rules: int = 1
-    """The version of the rules it was judged by; a report older than `RULES` is judged again from its boots."""
+    """The version of the rules it was judged by; an older report is judged again from its boots."""
     tune: TuneOutcome | None = None
 
 

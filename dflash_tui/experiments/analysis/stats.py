@@ -1,4 +1,4 @@
-"""The statistics of an experiment: the difference of two arms, its uncertainty, and break-even points. Pure.
+"""The statistics of an experiment: the difference of two arms and its uncertainty. Pure.
 
 Model: log(measure of a request) = prompt + arm + boot + prompt x arm + noise. Prompts differ far more than arms, so
 arms are compared prompt by prompt, which cancels the prompt effect. Two random effects remain: the boot (means of boots
@@ -188,7 +188,7 @@ def _larger(cvs: tuple[float | None, float | None]) -> float | None:
 
 
 def _combine(spread: BootSpread, prompts: VariancePart, most: float) -> VariancePart:
-    """Return the summed variance of boots and prompts and its degrees of freedom (None: normal distribution).
+    """Return the summed variance of boots and prompts; its `df` is None for a normal distribution.
 
     Satterthwaite's degrees of freedom are too many if an arm's spread is small by chance. With a drift line only the
     share `_BELIEVED` of those beyond the smallest arm's is used; with two boots, `CLOSEST_OF_TWO` prevents it.
@@ -220,7 +220,7 @@ def list_shared_cells(boots: Sequence[BootLogs]) -> list[PromptCell]:
 
 
 def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
-    """Return the requests per boot if there is a single prompt, since each of its answers has another text; else 1."""
+    """Return the requests per boot of a single prompt, whose answers differ in text; else 1."""
     counts = {len(boot.by_prompt[cell]) for boot in boots for cell in cells}
     return counts.pop() if len(counts) == 1 and len({cell.kind for cell in cells}) == 1 else 1
 
@@ -228,7 +228,7 @@ def _rounds_of(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> int:
 def list_prompt_means(
     boots: Sequence[BootLogs], cells: Sequence[PromptCell] | None = None, rounds: int = 1
 ) -> list[list[float]]:
-    """Return per boot the mean of each prompt (by default those in every boot), or of each round of a single prompt."""
+    """Return per boot the mean of each shared prompt, or of each round of a single prompt."""
     cells = list_shared_cells(boots) if cells is None else cells
     if rounds > 1:
         return [[fmean(boot.by_prompt[cell][place] for cell in cells) for place in range(rounds)] for boot in boots]
@@ -256,7 +256,7 @@ def _prompts(a: list[list[float]], b: list[list[float]], by_prompt: Sequence[flo
 def _within(
     arms: Sequence[Sequence[BootLogs]], a: int, b: int, shared: Sequence[PromptCell], by_prompt: Sequence[float]
 ) -> tuple[float, float | None, float | None, tuple[float | None, float | None]]:
-    """Return standard error, degrees of freedom, variation, and each arm's variation, from one boot per arm."""
+    """Return standard error, df, variation, and each arm's variation, from one boot per arm."""
     spreads = [_repeated(arm, shared if i in {a, b} else list_shared_cells(arm)) for i, arm in enumerate(arms)]
     ours, theirs = (coefficient_of_variation(spreads[arm][0] / spreads[arm][1]) if spreads[arm][1] else None
                     for arm in (a, b))  # fmt: skip
@@ -274,14 +274,14 @@ def _within(
 
 
 def _repeated(boots: Sequence[BootLogs], cells: Sequence[PromptCell]) -> tuple[float, int]:
-    """Return the sum of squares of requests around the mean of their prompt and boot, and its degrees of freedom."""
+    """Return the sum of squares within prompts and boots, and its degrees of freedom."""
     repeated = [boot.by_prompt[cell] for boot in boots for cell in cells if len(boot.by_prompt[cell]) > 1]
     return sum(map(_squares, repeated)), sum(len(logs) - 1 for logs in repeated)
 
 
 @lru_cache(maxsize=1024)
 def student_t_quantile(level: float, df: float | None) -> float:
-    """Return the quantile of Student's t with `df` degrees of freedom, or of the normal distribution if None.
+    """Return the quantile of Student's t; a `df` of None is the normal distribution.
 
     `level` is at least 0.5. The distribution function is an incomplete beta function (Abramowitz & Stegun 26.7.1). It
     is concave above zero, so Newton's steps from the normal quantile, a lower bound, never overshoot.
@@ -322,7 +322,7 @@ class BootMean(NamedTuple):
 
 
 class VariancePart(NamedTuple):
-    """A part of a difference's variance and its degrees of freedom; None means that the variance is known."""
+    """A part of a difference's variance and its degrees of freedom (None: exactly known)."""
 
     variance: float
     df: float | None
@@ -344,7 +344,7 @@ class BootSpread(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The slope over boot places, and the sum of squares of the places around their arm's mean, over all arms."""
+    """The slope over boot places, and the sum of squares of places within arms."""
 
     slope: float
     squares: float
@@ -395,7 +395,7 @@ def combine_parts(parts: Sequence[VariancePart]) -> VariancePart:
 
 
 def _take_turns(a: Sequence[BootMean], b: Sequence[BootMean]) -> bool:
-    """Whether the places of both arms overlap; in A A A B B B a drift cannot be told from the effect of the arm."""
+    """Whether the places of both arms overlap; in A A A B B B, drift and arm are confounded."""
     ours, theirs = ([boot.place for boot in arm if boot.place is not None] for arm in (a, b))
     all_placed = len(ours) == len(a) and len(theirs) == len(b)
     return all_placed and max(min(ours), min(theirs)) < min(max(ours), max(theirs))
@@ -412,7 +412,7 @@ def _fit_line(arms: Sequence[Sequence[BootMean]]) -> _Line:
 
 
 def _fit_arm(arm: Sequence[BootMean], line: _Line) -> tuple[float, float]:
-    """Return the variance of an arm's boots around the line and its degrees of freedom, less the line's share."""
+    """Return the variance of an arm's boots around the line, and its degrees of freedom."""
     middle, at = fmean(boot.log for boot in arm), _mean_place(arm)
     df = len(arm) - 1 - _place_squares(arm) / line.squares
     return sum((boot.log - middle - line.slope * ((boot.place or 0) - at)) ** 2 for boot in arm) / df, df
@@ -449,7 +449,7 @@ def bootstrap_mean(values: Sequence[float]) -> Ratio:
 
 
 class Quotient(NamedTuple):
-    """A quotient and the ends of its interval; `low` is None if the interval is empty, `high` if it is unbounded."""
+    """A quotient with its interval; `low` is None if it is empty, `high` if it is unbounded."""
 
     value: float
     low: float | None

@@ -74,7 +74,7 @@ def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
 def compare_pair(
     design: Design, boots: Sequence[Boot], a: int, b: int, *, measure: str = "", comparisons: int = 0
 ) -> Comparison:
-    """Return the comparison of arm `b` with arm `a`, in `measure` or by default in the one that suits the arms.
+    """Return the comparison of arm `b` with arm `a`, in `measure` or the one that suits the arms.
 
     `comparisons` is the number that hold together at 95 %; 0 stands for all pairs of arms.
     """
@@ -133,7 +133,7 @@ def _choose_measure(
 
 
 def _judge_further(design: Design, boots: Sequence[Boot], comparison: Comparison) -> tuple[FurtherVerdict, ...]:
-    """Return the verdicts on the secondary measures per number of streams; their intervals hold together at 95 %."""
+    """Return the verdicts on the secondary measures; their intervals hold together at 95 %."""
     a, b, verdicts = comparison.a, comparison.b, list[FurtherVerdict]()
     together = len(measures.FURTHER) * len(design.concurrency) * count_comparisons(design, boots)
     kinds = len({request.kind for boot in boots for request in boot.requests})  # all in one output rate
@@ -315,7 +315,7 @@ def _measure_start_spread(arms: Sequence[Sequence[Boot]]) -> VariancePart:
 
 
 class _Saving(NamedTuple):
-    """The savings of the arm that starts later: seconds per token, and the mean tokens per request of the suite."""
+    """The savings of the arm that starts later, in seconds per token, and the tokens per request."""
 
     seconds: float
     part: VariancePart
