@@ -1,4 +1,4 @@
-"""Run by an engine's own Python: writes as JSON what vLLM is there, what `vllm serve` takes, or what does not import.
+"""Run by an engine's own Python: write its vLLM, its `vllm serve` flags, or failing imports as JSON.
 
 Usage: describe.py FILE installed | options [WORD …] | failures MODULE …
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def installed() -> dict[str, Any]:
-    """Return versions and places, without importing vLLM."""
+    """Return versions and paths, without importing vLLM."""
     packages = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
     spec = importlib.util.find_spec("vllm")
     package = str(pathlib.Path(spec.origin).parent) if spec and spec.origin else ""
@@ -36,7 +36,7 @@ def installed() -> dict[str, Any]:
 def options(words: list[str]) -> dict[str, Any]:
     """Return the flags of `vllm serve`, each with its choices (null: any value), and the keys of speculative-config.
 
-    With the words of a command line, also what the parser says against them.
+    With the words of a command line, also the parser's error for them.
     """
     from vllm.config import SpeculativeConfig
     from vllm.entrypoints.cli import serve
@@ -44,7 +44,7 @@ def options(words: list[str]) -> dict[str, Any]:
 
     parser = serve.make_arg_parser(FlexibleArgumentParser())
     flags: dict[str, list[str] | None] = {}
-    for action in parser._actions:  # argparse has no public way to list them
+    for action in parser._actions:  # argparse has no public list of them
         choices = [str(choice) for choice in action.choices] if action.choices else None
         flags |= {name: choices for name in action.option_strings if name.startswith("--")}
     keys = [field.name for field in dataclasses.fields(SpeculativeConfig)]
@@ -52,7 +52,7 @@ def options(words: list[str]) -> dict[str, Any]:
 
 
 def find_refusal(parser: Any, words: list[str]) -> str:
-    """Return what the parser says against the words of a command line; nothing when it takes them."""
+    """Return the parser's error for the words of a command line; empty if it accepts them."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -74,7 +74,7 @@ def failures(modules: list[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # Into a file: vLLM prints what it likes while it is imported.
+    # Into a file, since vLLM may print anything while it is imported.
     question, words = sys.argv[2], sys.argv[3:]
     answer = options(words) if question == "options" else failures(words) if question == "failures" else installed()
     pathlib.Path(sys.argv[1]).write_text(json.dumps(answer), encoding="utf-8")

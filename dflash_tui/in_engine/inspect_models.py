@@ -1,9 +1,8 @@
-"""Run by an engine's own Python: has vLLM look at classes of models, and keep what it learns, before a server needs it.
+"""Run by an engine's own Python: make vLLM inspect model classes and cache the results before a server needs them.
 
-A server asks a process of its own for each class, which imports everything again; here one import does for all of them.
-
-Usage: inspect_models.py FILE JSON, where JSON is a list of lists: the names that each model's architecture may have.
-The answer has for each list the file that vLLM keeps the result in, or why there is none.
+A server starts a process per class, which imports everything again; here all classes share one import. Usage:
+inspect_models.py FILE JSON, where JSON is a list of lists: the possible architecture names of each model. The answer
+has, for each list, the file with vLLM's result, or an error.
 """
 
 import json
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 def inspect(names: list[str]) -> dict[str, Any]:
-    """Have vLLM inspect the first of these architectures that it knows, and keep the result."""
+    """Make vLLM inspect the first of these architectures that it knows, and cache the result."""
     from vllm import envs
     from vllm.model_executor.models.registry import ModelRegistry
 
@@ -36,17 +35,17 @@ def inspect(names: list[str]) -> dict[str, Any]:
 
 
 def call(function: Callable[[], T]) -> T:
-    """Call it here: this process may do with CUDA what a server's own must not."""
+    """Call it in this process, which may use CUDA where a server's own may not."""
     return function()
 
 
 def answer(models: list[list[str]]) -> list[dict[str, Any]]:
-    """Return what came of each model; one that cannot be inspected does not hide the others."""
+    """Return the result of each model; a failed one does not hide the others."""
     from vllm.model_executor.models import registry
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
-    if hasattr(registry, "_run_in_subprocess"):  # else each class has a process of its own, as in a server
+    if hasattr(registry, "_run_in_subprocess"):  # else each class gets its own process, as in a server
         registry._run_in_subprocess = call
     results = []
     for names in models:
@@ -59,5 +58,5 @@ def answer(models: list[list[str]]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    # Into a file: vLLM prints what it likes while it is imported.
+    # Into a file, since vLLM may print anything while it is imported.
     pathlib.Path(sys.argv[1]).write_text(json.dumps(answer(json.loads(sys.argv[2]))), encoding="utf-8")

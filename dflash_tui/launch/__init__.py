@@ -1,4 +1,4 @@
-"""From a request to a running server: plan it here, check it, prepare it, launch it, stop it again.
+"""From a request to a running server: plan, check, prepare, launch and stop it on this machine.
 
-Imports `diagnosis` and below; knows nothing of experiments and of screens.
+Imports `diagnosis` and below, and neither experiments nor screens.
 """

@@ -1,4 +1,4 @@
-"""The one planner: what is asked for and the GPUs that are here -> the plan of a launch, for every way to launch."""
+"""Plan every launch: a request and this machine's GPUs -> the plan."""
 
 from __future__ import annotations
 
@@ -40,42 +40,42 @@ from dflash_tui.runs import reservation
 from dflash_tui.runs.reservation import GpuClaim
 from dflash_tui.runs.run import FarRank
 
-# What is known of the models on this machine, by name and revision.
+# The models on this machine, by name and revision.
 LocalModels = Mapping[tuple[str, str], LocalModel]
 _Resolve = Callable[[Hardware | None], ResolvedRecipe]
 
 
 class PlannedLaunch(NamedTuple):
-    """A server that is to be launched: its plan, what that was made of, and how it is launched."""
+    """A planned launch: the plan, its sources, and how to launch it."""
 
     resolved: ResolvedRecipe
-    """The recipe for this hardware, with what the user changed."""
+    """The recipe for this hardware, with the user's changes."""
     plan: Plan
     gpus: tuple[Gpu, ...] = ()
-    """The GPUs that it takes; none on the CPU, and for a class that is not here."""
+    """The GPUs of the server; empty on the CPU, and for a class that this machine lacks."""
     memory: MemoryEstimate | None = None
-    """The memory that it needs on each GPU, or on a typical one of a class that is not here; None on the CPU."""
+    """The memory it needs per GPU, or on a typical GPU of a class that this machine lacks; None on the CPU."""
     cache: ArmCache | None = None
-    """The caches that an arm of an experiment has for itself; None for any other launch."""
+    """The caches that an arm of an experiment has to itself; None for other launches."""
     forced: str = ""
-    """Why failed checks are overruled; empty when none is."""
+    """The user's reason to ignore failed checks; empty if they count."""
     replaces: str = ""
-    """The id of the failed run that this one replaces."""
+    """The id of the failed run that this launch replaces."""
     far_ranks: tuple[FarRank, ...] = ()
-    """The ranks of it that run on other hosts already."""
+    """Ranks of the server already running on other hosts."""
 
 
 class LaunchOutline(NamedTuple):
-    """What tells how a launch suits the machine, without its command."""
+    """A launch without its command, enough to tell whether it suits the machine."""
 
     resolved: ResolvedRecipe
     tokens: int
     memory: MemoryEstimate | None
-    """The memory that it needs, as that of a `PlannedLaunch`; None without a GPU to hold it against."""
+    """The memory it needs, as in `PlannedLaunch`; None without a GPU."""
 
 
 def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: LocalModels) -> LaunchOutline:
-    """Return what a launch of a recipe comes to, of which only the GPU was chosen, in a third of a plan's time."""
+    """Return the outline of a recipe's launch, for which only the GPU is chosen; takes a third of a plan's time."""
     resolved, cards = _choose_gpus(gpu, recipe, probe, partial(resolution.resolve_recipe, recipe), 1)
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     tokens = resolved.num_speculative_tokens
@@ -100,14 +100,13 @@ def plan_launch(
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
-    """Return the plan of what is asked for on the GPUs of `probe`.
+    """Return the plan of a request on the GPUs of `probe`.
 
-    What is known of `models` on this machine tells the memory. `port` holds where none is asked for. `cluster` has the
-    hosts of a server over several, `rank` which of them is planned for, and `folders` where copies of models lie on
-    it, by the name that the recipe or the user has for them.
+    `models` on this machine improve the memory estimate. `port` is used if the request names none. For several hosts,
+    `cluster` has the hosts, `rank` the one to plan for, and `folders` the copies of models on it, by their name.
 
     Raises:
-        UsageError: a name or a setting is wrong, or the recipe is for another number of hosts than are named.
+        UsageError: a name or setting is wrong, or the recipe needs another number of hosts.
     """
     recipe = recipe or recipe_loader.find_recipe(request.recipe)
     engine = inventory.find_engine_by_name(request.engine) if request.engine else None
@@ -141,7 +140,7 @@ def plan_launch(
     resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve, ranks)
     cards = _take_share(cards, place, ranks, count_gpus_per_host(resolved))
     check_cluster(resolved, count_gpus_needed(resolved.flags))
-    if engine is None:  # else its own parser is asked, which may know more
+    if engine is None:  # the engine's own parser is asked later, and may know more
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
         serve_flags.check_settings(resolved.engine.vllm, words)
     resolved = _find_files_in_target(resolved)
@@ -158,15 +157,15 @@ def plan_launch(
         rank=rank,
         folders=folders,
     )
-    if (cards or plan.on_cpu) and not rank:  # a class that is not here is planned for, with folders that are not
+    if (cards or plan.on_cpu) and not rank:  # a plan for another machine may name folders of that one
         for name in (plan.target, plan.drafter):
-            if not (plan.models_folder and Path(name).is_relative_to(plan.models_folder)):  # else it is built
+            if not (plan.models_folder and Path(name).is_relative_to(plan.models_folder)):  # else it will be built
                 serve_flags.check_model_path(name)
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
 
 
 def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe) -> FastSetUp | None:
-    """Return the fast set-up where it is asked for, or its answers were compared and nothing else is asked for."""
+    """Return the fast set-up if requested, or if its answers were compared and the request leaves the choice open."""
     if request.set_up is SetUp.PUBLISHED:
         return None
     tokens = (
@@ -222,7 +221,7 @@ def plan_launch_here(
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
-    """Return the plan of what is asked for on this machine as it is now.
+    """Return the plan of a request on this machine as it is now.
 
     The other arguments are those of `plan_launch`.
     """
@@ -234,12 +233,12 @@ def plan_launch_here(
 
 
 def probe_for(recipe: Recipe) -> GpuProbe:
-    """Return the GPUs that a launch of the recipe may use; for one on the CPU the driver is left alone."""
+    """Return the GPUs that a launch of the recipe may use; for a recipe on the CPU the driver is not asked."""
     return GpuProbe() if recipe.for_cpu else probe_launchable_gpus()
 
 
 def probe_launchable_gpus() -> GpuProbe:
-    """Return the GPUs that are visible here, each with who else is about to use it."""
+    """Return the visible GPUs, each with the launch that is about to use it."""
     if not gpus.has_driver():
         return GpuProbe(why_none=gpus.NO_DRIVER)
     from dflash_tui.machine import nvml
@@ -255,7 +254,7 @@ def _mark_claimed(card: Gpu, claims: Sequence[GpuClaim]) -> Gpu:
 
 
 def find_local_models(plan: Plan) -> dict[tuple[str, str], LocalModel]:
-    """Return what is known of the plan's models that are on this machine; the hub is not asked."""
+    """Return the plan's models on this machine, without asking the hub."""
     from dflash_tui.engines import model_hub
 
     availability = {
@@ -277,9 +276,9 @@ def estimate_memory(
     cards: Sequence[Gpu],
     models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate | None:
-    """Return what a launch needs on each of `cards`, or on a typical one of its class.
+    """Return the memory a launch needs on each of `cards`, or on a typical GPU of its class.
 
-    None on the CPU, and where the memory of the class is unknown.
+    None on the CPU, and if the memory of the class is unknown.
     """
     typical = TYPICAL.get(resolved.hardware)
     total = typical.memory_total if typical else 0
@@ -313,7 +312,7 @@ def _judge_engine(resolved: ResolvedRecipe, engine: Engine) -> ChosenEngine:
     try:
         judged, present = status.judge_patches(resolved.patches, engine, resolved.hardware)
         return ChosenEngine(folder, engine.patchable, judged, present, inventory.digest_state(engine))
-    except EngineError:  # its packages are gone, of which the checks before a launch tell
+    except EngineError:  # its packages are gone; the checks before a launch report that
         return ChosenEngine(folder, engine.patchable)
 
 
@@ -329,9 +328,9 @@ def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> t
 def _choose_gpus(
     wanted: str | None, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
-    """Return the recipe for the class that is planned for, and as many GPUs of it as the server's ranks here take.
+    """Return the recipe for the chosen class, and the GPUs for the server's ranks on this machine.
 
-    They are fewer where there are not as many: the checks before a launch say so.
+    There may be fewer GPUs than needed: the checks before a launch report that.
     """
     if recipe.for_cpu:
         if wanted not in {None, Hardware.CPU}:
@@ -361,7 +360,7 @@ def _prefer(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...], ra
 def _choose_of_class(
     hardware: Hardware, probe: GpuProbe, resolve: _Resolve, ranks: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
-    """Return the GPUs of a class with the most free memory; none of a class that is not here, for looking ahead."""
+    """Return the GPUs of a class with the most free memory; none if this machine lacks the class."""
     resolved = resolve(hardware)
     if all(card.hardware is not hardware for card in probe.gpus):
         return resolved, ()
@@ -373,7 +372,7 @@ def _choose_of_class(
 def _choose_named(
     wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
-    """Return the GPUs of these names; to one alone, or those of one rank, come others where the server takes more."""
+    """Return the named GPUs; a single one, or those of one rank, are supplemented if the server needs more."""
     if not probe.gpus:
         classes = ", ".join(kind.value for kind in recipe.hardware) or "gb10, h100"
         hint = suggest_nearest(wanted.lower(), set(Hardware), "did you mean {}? ")

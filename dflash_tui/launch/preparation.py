@@ -1,4 +1,4 @@
-"""Prepare a launch: install the engine, get the models, make the patched engine; each only when needed."""
+"""Prepare a launch if needed: install the engine, get the models, make the patched engine."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _STATE_TEXT = {
 
 
 async def prepare_and_launch(planned: PlannedLaunch, report: Report) -> Run:
-    """Prepare what a launch needs, launch its server and return the run; `report` takes the events before it."""
+    """Prepare and launch a server; return its run. `report` is called with the events of the preparation."""
     events: list[Preparing] = []
 
     def record(event: Preparing) -> None:
-        if event.done or all(event.step is not other.step for other in events):  # the first one has the start time
+        if event.done or all(event.step is not other.step for other in events):  # the first event has the start time
             events.append(event)
         report(event)
 
@@ -75,7 +75,7 @@ async def prepare_and_launch(planned: PlannedLaunch, report: Report) -> Run:
 
 
 async def prepare_without_launch(planned: PlannedLaunch, report: Report) -> Engine:
-    """Do all that comes before a launch: engine, models, patches, inspection; return the engine."""
+    """Do all that precedes a launch: engine, models, patches, inspection; return the engine."""
     plan = planned.plan
     engine = await make_patched_engine(plan, await prepare_engine_and_models(planned, report), report)
     await _inspect_models(plan, engine, report)
@@ -83,9 +83,9 @@ async def prepare_without_launch(planned: PlannedLaunch, report: Report) -> Engi
 
 
 async def prepare_engine_and_models(planned: PlannedLaunch, report: Report) -> Engine:
-    """Install the engine and get the models of a launch where they are missing; return the engine.
+    """Install the engine and get the models if they are missing; return the engine.
 
-    It is the one that patches are still to be added to, unless that is gone and the patched one is there.
+    It is the unpatched engine, or the patched one if only that exists.
 
     Raises:
         EngineError: the environment could not be built.
@@ -106,7 +106,7 @@ async def prepare_engine_and_models(planned: PlannedLaunch, report: Report) -> E
 
 
 async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine:
-    """Return the engine that the patches of `plan` are added to; the patched one where only that is there."""
+    """Return the engine that gets the plan's patches; the patched engine if only that exists."""
     folder = Path(plan.unpatched_folder)
     found = await asyncio.to_thread(inventory.find_any_engine, folder)
     if engine := found or await asyncio.to_thread(inventory.find_any_engine, Path(plan.engine_folder)):
@@ -117,14 +117,14 @@ async def install_engine(spec: EngineSpec, plan: Plan, report: Report) -> Engine
 
 
 async def _check_flags(planned: PlannedLaunch, engine: Engine, report: Report) -> None:
-    """Check the flags with the engine's own parser, unless the recipe is verified and unchanged, on its own engine."""
+    """Check the flags with the engine's parser, unless the recipe is verified, unchanged and on its own engine."""
     resolved, plan = planned.resolved, planned.plan
     seen_by_vllm = {key for key in resolved.changed if key != "host" and not key.startswith(("restart.", "start."))}
     seen_by_vllm |= {name for name in plan.start if OPTIMIZATIONS[name].flags}
     if resolved.standing.status is Status.VERIFIED and not seen_by_vllm and not engine.adopted:
         return
     report(Preparing(time.time(), Step.CHECK, f"asking vLLM {engine.vllm} for its flags, about 20 s the first time"))
-    # Once its flags are known, the server itself reports a wrong value as quickly.
+    # With known flags, the server itself reports a wrong value as quickly.
     options = inventory.read_cached_serve_options(engine)
     if options is None:
         options = await engine_python.run_in_cancellable_thread(
@@ -142,7 +142,7 @@ async def _check_flags(planned: PlannedLaunch, engine: Engine, report: Report) -
 
 
 async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Engine:
-    """Return the engine of `plan`, made from `engine` with the patches that the plan adds."""
+    """Return the engine of `plan`, made from `engine` and the plan's patches."""
     folder = Path(plan.engine_folder)
     if engine.folder == plan.engine_folder:
         return engine
@@ -169,7 +169,11 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
 
 
 def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
-    """Return every patch that is in the engine, also those that dflash-tui did not apply."""
+    """Return all patches in the engine, also those that dflash-tui did not apply.
+
+    Raises:
+        PatchError: a disabled patch is in the engine, or a needed one is not.
+    """
     present = status.list_present_patches(engine)
     if disabled := [name for name in plan.disabled_patches if name in present]:
         what = f"{', '.join(disabled)} is disabled, but in the engine {engine.folder}"
@@ -182,7 +186,7 @@ def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
 
 
 async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
-    """Have the engine inspect the models before its server has to; what fails costs the server's start the time."""
+    """Inspect the models with the engine before the server must; a failure only makes the start slower."""
     if MODELINFOS not in plan.start:
         return
     try:
@@ -213,10 +217,10 @@ _FREE = "free some space, or put the models elsewhere with XDG_DATA_HOME, and ru
 
 
 async def build_models(plan: Plan, build: ModelBuild | None, engine: Engine, report: Report) -> None:
-    """Build the models of `plan` as its recipe's `build` says, where they are missing.
+    """Build the models of `plan` as its recipe's `build` says, if they are missing.
 
-    They are made in a folder beside the final one, which is renamed when it is complete. A second caller waits for
-    the first; what a killed one left is removed by the next. Downloads stay in uv's cache.
+    They are built beside the final folder and renamed when complete. A second caller waits for the first; leftovers of
+    a killed one are removed. Downloads stay in uv's cache.
     """
     if not (build and plan.build_script):
         return
@@ -253,11 +257,10 @@ class _Build(NamedTuple):
 
     @property
     def packages(self) -> Path:
-        """The folder of the packages that the script reads."""
         return self.temporary / "packages"
 
     async def fetch_packages(self) -> None:
-        """Fetch by version and hash what stands beside the script, if anything does."""
+        """Fetch the packages listed beside the script, if any, by version and hash."""
         requirements = Path(self.plan.build_script).with_suffix(".txt")
         if not requirements.exists():
             return
@@ -268,7 +271,7 @@ class _Build(NamedTuple):
         what = f"what {self.plan.recipe} is built from"
         progress = uv_process.InstallProgress(what, names, self.build.download_mb, self.report, Step.MODELS)
         written = ByteProgress(what, self.build.download_mb * 1_000_000, 0, self.report)
-        no_lock = self.temporary / "none"  # of an earlier install: the hashes are in the requirements
+        no_lock = self.temporary / "none"  # a lock of packages that does not exist: the hashes are in the requirements
         fetching = asyncio.create_task(uv_process.run_uv(argv, progress, self.lock, no_lock))
         try:
             while not fetching.done():
@@ -281,7 +284,7 @@ class _Build(NamedTuple):
             await asyncio.gather(fetching, return_exceptions=True)
 
     async def run_script(self) -> Path:
-        """Return the folder that the script has filled."""
+        """Run the script; return the folder that it filled."""
         folder = self.temporary / "models"
         folder.mkdir(mode=0o700)
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Write the user's own recipes: new ones, those derived from two models, and those read from a file or address."""
+"""Write the user's recipes: new ones, those derived from two models, and those from a file or address."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ _MOST_NAMES = 1000
 
 
 def check_name(name: str) -> str:
-    """Return `name`; raise UsageError where no recipe of the user's can have it."""
+    """Return `name`; raise UsageError if it is not a valid name for a user's recipe."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
         raise UsageError(f"'{name}' is not a valid recipe name", hint="use lower case letters, digits, . _ and -")
     return name
 
 
 def own_recipe_file(name: str) -> Path:
-    """Return the file of the user's own recipe of this name, whether it is there or not."""
+    """Return the path of the user's recipe of this name, whether it exists or not."""
     return paths.user_recipes_folder() / f"{name}.yaml"
 
 
 def refuse_shipped_name(name: str, hint: str) -> None:
-    """Raise UsageError where a recipe would take the place of a shipped one, which commands name; with what to do."""
+    """Raise UsageError if a shipped recipe has this name, since commands refer to it; `hint` says what to do."""
     if name in recipe_loader.list_shipped_files():
         raise UsageError(f"a recipe called '{name}' is shipped", hint=hint)
 
 
 def refuse_name(name: str, *, replace: bool = False) -> None:
-    """Raise UsageError where no recipe of the user's may be written under this name."""
+    """Raise UsageError if the user's recipe of this name may not be written."""
     path = own_recipe_file(check_name(name))
     if path.exists() and not replace:
         raise UsageError(f"{path} already exists", hint=f"edit it, or print it with dflash-tui recipes show {name}")
 
 
 def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = False) -> Path:
-    """Write a recipe into the user's folder, and return its path.
+    """Write a recipe into the user's folder; return its path.
 
-    The JSON `schema` of recipes is put beside it and named in its first line, for editors.
+    The JSON `schema` of recipes is written beside it and named in its first line, for editors.
     """
     refuse_name(name, replace=replace)
     path = own_recipe_file(name)
@@ -88,7 +88,7 @@ def flatten_recipe(
     why: str,
     expected: tuple[PublishedFigures, ...] = (),
 ) -> Recipe:
-    """Return a setting as a recipe without layers: what profile, hardware and hand have set is its own."""
+    """Return a resolved recipe as one without layers, holding the settings of profile, hardware and user itself."""
     base = resolved.recipe
     layer: dict[str, Any] = {name: getattr(resolved, name) for name in Layer.__struct_fields__}
     layer |= {
@@ -116,7 +116,7 @@ def flatten_recipe(
 
 
 def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec:
-    """Return the engine that the recipe names, which for one chosen by hand is the recipe's or the table's."""
+    """Return the engine for the recipe; the recipe's or the table's replaces an environment that the user chose."""
     chosen, own = resolved.engine, resolved.recipe.engine
     if not request.engine:
         return chosen
@@ -126,10 +126,10 @@ def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec
 
 
 def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite: bool = False) -> Path:
-    """Write a recipe that was made here with comments above it, and trust it; its name is numbered where it is taken.
+    """Write a recipe made here, with comments above it, and trust it; a taken name gets a number.
 
     Raises:
-        DflashError: no recipe can be called so, or it does not load.
+        DflashError: the name is not valid, or the recipe does not load.
         OSError: it cannot be written.
     """
     path = own_recipe_file(check_name(name))
@@ -149,10 +149,10 @@ def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite
 
 
 def keep_setting(planned: PlannedLaunch) -> Path:
-    """Write what was chosen for a launch as a recipe of the user's, beside that recipe, and return its file.
+    """Write a launch's settings as a recipe of the user's; return its path.
 
     Raises:
-        DflashError: that recipe is not trusted, or the new one does not load.
+        DflashError: the launch's recipe is not trusted, or the new one does not load.
         OSError: it cannot be written.
     """
     resolved, plan = planned.resolved, planned.plan
@@ -168,16 +168,16 @@ def keep_setting(planned: PlannedLaunch) -> Path:
     return keep_recipe(kept, f"{resolved.recipe.name}-kept", [f"Kept from {command}"])
 
 
-# Its engine is the only one for the CPU that is shipped.
+# The only shipped recipe with an engine for the CPU.
 _CPU_RECIPE = "demo-cpu"
 
 
 async def derive_from_models(
     target: str, drafter: str | None, method: Method | None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves two models, each a repository of the hub or a folder; `tokens` is as for `derive_pair`.
+    """Return how vLLM serves two models, repositories of the hub or folders; `tokens` is as for `derive_pair`.
 
-    A folder gets its absolute path, since a server starts in the folder of its run.
+    A folder's path is made absolute, since a server starts in the folder of its run.
     """
     for name in filter(None, (target, drafter)):
         check_model_path(name)
@@ -189,9 +189,9 @@ async def derive_from_models(
 
 
 async def add_recipe_of_models(target: str, drafter: str, method: Method | None, schema: str) -> str:
-    """Write the user a recipe of two models, by what they say themselves, and return its name.
+    """Write the user a recipe derived from two models; return its name.
 
-    One that is there under that name is left as it is.
+    An existing recipe of that name is kept.
     """
     derived = await derive_from_models(target, drafter or None, method)
     name = name_recipe(derived)
@@ -202,7 +202,7 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
 
 
 def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
-    """Write the recipe of a pair into our own folder, in place of an earlier one, and return its path."""
+    """Write a pair's recipe into the folder of derived recipes, replacing an earlier one; return its path."""
     cpu = recipe_loader.find_recipe(_CPU_RECIPE) if on_cpu else None
     path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)
@@ -214,11 +214,11 @@ def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
 _TIMEOUT = 20.0
 _REDIRECTS = 5
 _HEADERS = {"Accept-Encoding": "identity"}
-_TRANSPORT: httpx.AsyncBaseTransport | None = None  # httpx's own; tests answer in its place
+_TRANSPORT: httpx.AsyncBaseTransport | None = None  # None is httpx's own; tests replace it
 
 
 def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
-    """Return the last part of a path or address without its ending, and what is there.
+    """Return the stem of a path or address, and the file's content.
 
     Raises:
         UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.
@@ -240,7 +240,7 @@ def _refuse_address(address: str) -> None:
         parts = urlsplit(address)
         host, user, _ = parts.hostname, parts.username, parts.port
     except ValueError as error:
-        evidence = "" if "@" in address else str(error)  # which quotes half of a password with a slash
+        evidence = "" if "@" in address else str(error)  # it may quote half of a password with a slash
         raise UsageError("not an address", evidence=evidence) from None
     if parts.scheme != "https":
         raise UsageError(
@@ -256,7 +256,7 @@ def _refuse_address(address: str) -> None:
 async def _fetch(address: str, limit: int) -> bytes:
     import httpx
 
-    async def refuse(request: httpx.Request) -> None:  # also of a redirect
+    async def refuse(request: httpx.Request) -> None:  # also called for redirects
         _refuse_address(str(request.url))
 
     try:

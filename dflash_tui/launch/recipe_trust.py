@@ -1,7 +1,6 @@
-"""What a recipe or patch that is not shipped makes run, and the user's yes to it, kept for its content.
+"""What a foreign recipe or patch makes run, and the user's consent to it, stored by its content.
 
-What the user sets by hand is the user's own word, and is not asked about, except a patch: its name says nothing of its
-text.
+Foreign means not shipped. Settings by hand need no consent, except patches: their names say nothing of their text.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import build_flag
 
-# Some 10,000 answers.
+# About 10,000 answers.
 _LARGEST = 1 << 20
 
 
 class Ingredient(msgspec.Struct, frozen=True):
-    """One thing that a recipe or patch makes run or reach the server."""
+    """A thing that a recipe or patch runs or passes to the server."""
 
     kind: str
     """`command`, `variable`, `speculation`, `engine`, `build`, `hosts` or `patch`."""
     text: str
-    """What it is, on one line; of a part of the recipe with the part before it."""
+    """Its text in one line, after the part of the recipe that it belongs to."""
 
     def __str__(self) -> str:
         return f"{self.kind:11} {self.text}"
 
 
 class Untrusted(msgspec.Struct, frozen=True):
-    """What the user has to be asked about. It is read once: a file may change while the question is open."""
+    """What the user must consent to. Read once: a file may change while the question is open."""
 
     ingredients: tuple[Ingredient, ...] = ()
-    """What the question shows; empty when there is nothing to ask."""
+    """The content of the question; empty if there is nothing to ask."""
     names: dict[str, str] = {}
-    """The names of the recipe and the patches, by the digest of each."""
+    """Digests of the recipe and the patches, and their names."""
 
 
 def list_ingredients(recipe: Recipe, patches: Iterable[Patch] = ()) -> tuple[Ingredient, ...]:
-    """Return what all parts of a recipe make run, and what those of `patches` change that it names."""
+    """Return all that the parts of a recipe make run, and the changes of those `patches` that it names."""
     named = {name for _, layer in iterate_layers(recipe) for name in layer.patches}
     own = [_describe_patch(patch) for patch in patches if patch.name in named and not patch_file.is_shipped(patch)]
     return (*own, *_list_recipe_ingredients(recipe))
@@ -93,17 +92,17 @@ def _describe_patch(patch: Patch) -> Ingredient:
 
 
 def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
-    """Return when these plans of a recipe may be launched; every way to a process comes by here.
+    """Return if the plans of a recipe may be launched; every launch calls this.
 
     Raises:
-        UsageError: the recipe or a patch of it is not shipped, and the user has not said yes to it.
+        UsageError: the recipe or a patch of it is not shipped, and the user has not consented to it.
     """
     if ingredients := find_untrusted(recipe, plans).ingredients:
         raise build_untrusted_error(recipe, ingredients)
 
 
 def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
-    """Return what the user has to be asked about before these plans are launched: the recipe, and patches."""
+    """Return what the user must consent to before these plans are launched: the recipe and patches."""
     untrusted = find_untrusted_patches(_load_patches(plans))
     ingredients, names = untrusted.ingredients, dict(untrusted.names)
     if not is_trusted(recipe):
@@ -113,7 +112,7 @@ def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
 
 
 def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -> UsageError:
-    """Return the error that a recipe, or a patch that it needs, is not trusted, with what it makes run."""
+    """Return the error that a recipe, or a patch that it needs, is not trusted."""
     return UsageError(
         f"the recipe {recipe.name}, or a patch of it, is not shipped, and you have not said yes to it",
         evidence="\n  ".join(map(str, ingredients)),
@@ -123,17 +122,17 @@ def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -
 
 
 def trust_recipe(recipe: Recipe) -> None:
-    """Keep that a recipe is trusted, as one that this program has written itself."""
+    """Store that a recipe is trusted, such as one that this program wrote itself."""
     _add_digests({_hash(recipe): recipe.name})
 
 
 def trust_shown(untrusted: Untrusted) -> None:
-    """Keep that the user said yes to what was shown, and to no other edition that took its place since."""
+    """Store the user's consent to what was shown; a file changed since then is not covered."""
     _add_digests(untrusted.names)
 
 
 def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
-    """Return what the user has to be asked about before an engine is made with these patches."""
+    """Return what the user must consent to before an engine is made with these patches."""
     own = [patch for patch in patches if not patch_file.is_shipped(patch)]
     trusted = _read_digests() if own else ()
     untrusted = [patch for patch in own if _hash(patch) not in trusted]
@@ -141,7 +140,7 @@ def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
 
 
 def require_patch_trust(patches: Iterable[Patch]) -> None:
-    """Raise UsageError where one of `patches` is not shipped and the user has not said yes to it."""
+    """Raise UsageError if one of `patches` is neither shipped nor trusted."""
     untrusted = find_untrusted_patches(patches)
     if untrusted.ingredients:
         raise build_untrusted_patch_error(untrusted)
@@ -158,7 +157,7 @@ def build_untrusted_patch_error(untrusted: Untrusted) -> UsageError:
 
 
 def _load_patches(plans: Sequence[Plan]) -> Iterator[Patch]:
-    """Yield the patches that need trust: those that are applied, and others that set variables or keys instead."""
+    """Yield the patches that need trust: applied ones, and others that set variables or keys instead."""
     applied = {name for plan in plans for name in plan.patches}
     for name in dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches)):
         patch = patch_file.load_patch(name)
@@ -174,7 +173,7 @@ def _add_digests(names: dict[str, str]) -> None:
 
 
 def is_trusted(recipe: Recipe) -> bool:
-    """Whether a recipe is one of ours, word for word, or the user has said yes to it as it is."""
+    """Whether a recipe equals the shipped one of its name, or the user has consented to its content."""
     digest, shipped = _hash(recipe), paths.bundled_folder("recipes") / f"{recipe.name}.yaml"
     try:
         if shipped.is_file() and _hash(recipe_loader.load_recipe(shipped)) == digest:
@@ -185,7 +184,7 @@ def is_trusted(recipe: Recipe) -> bool:
 
 
 def _hash(content: Recipe | Patch) -> str:
-    """Return the digest of what a recipe or patch says; comments and the order of keys say nothing."""
+    """Return a digest of the content; comments and the order of keys do not matter."""
     return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
 
@@ -196,5 +195,5 @@ def _read_digests() -> set[str]:
 def _read_lines() -> list[str]:
     try:
         return private_files.read_file(paths.trusted_recipes_file(), _LARGEST).decode(errors="replace").splitlines()
-    except OSError:  # there is none yet
+    except OSError:  # the file does not exist yet
         return []

@@ -1,6 +1,6 @@
-"""How a server comes up and stays up: asked, reserved, checked, prepared, launched, watched and launched again.
+"""Bring a server up and keep it up: ask, reserve, check, prepare, launch, watch and launch again.
 
-The command line and the panel are front ends of it: they ask, show and word, and watch the server in their own way.
+The command line and the panel are its front ends: they ask the user, show and word events, and watch the server.
 """
 
 from __future__ import annotations
@@ -36,21 +36,19 @@ from dflash_tui.runs.run import Run
 _MAX_TRIES = 20
 
 
-_Admitted = tuple[PlannedLaunch, Path]  # a plan whose port and GPUs are reserved, and the reservation
+_Admitted = tuple[PlannedLaunch, Path]  # a plan whose port and GPUs are reserved, and the reservation's file
 
 
 @asynccontextmanager
 async def reserve_launch(planned: PlannedLaunch, report: Callable[[str], None]) -> AsyncIterator[PlannedLaunch]:
-    """Reserve port and GPUs of a launch until the block ends, by when its server is recorded; yield the plan with them.
+    """Reserve a launch's port and GPUs until the block ends; yield the plan with them.
 
-    A port or GPU that the request does not name is replaced by a free one.
-
-    `report` takes a line when the port is another one than planned. A forced launch shares GPUs with a server that is
-    starting.
+    By the end of the block the server must be recorded. A port or GPU that the request does not name is replaced by a
+    free one; `report` is called with a line if the port changes. A forced launch shares GPUs with a starting server.
 
     Raises:
-        UsageError: the port that was asked for is not free; it says who has it.
-        PreflightFailed: another server is starting on the GPUs; it says which.
+        UsageError: the requested port is not free; the message names its owner.
+        PreflightFailed: another server is starting on the GPUs; the message names it.
         DflashError: nothing can be reserved, as on a full disk.
     """
     admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report))
@@ -70,8 +68,8 @@ def reserve_experiment(owner: str, plans: Sequence[Plan]) -> Iterator[None]:
     """Reserve the port and the GPUs of all arms of an A/B while the block runs, between its boots as well.
 
     Raises:
-        UsageError: another process has the port; it says which.
-        PreflightFailed: another server is starting on the GPUs; it says which.
+        UsageError: another process has the port; the message names it.
+        PreflightFailed: another server is starting on the GPUs; the message names it.
     """
     with reservation.lock_reservations():
         for plan in plans:
@@ -87,7 +85,7 @@ def reserve_experiment(owner: str, plans: Sequence[Plan]) -> Iterator[None]:
 
 
 def find_gpu_claim(plan: Plan) -> str:
-    """Return which other launch is about to use a GPU of `plan`, as a sentence; empty without one."""
+    """Return which other launch is about to use a GPU of `plan`, as a sentence; empty if none is."""
     if plan.on_cpu:
         return ""
     return next((claim.text for claim in reservation.list_gpu_claims() if plan.disturbs(claim.plan)), "")
@@ -99,7 +97,7 @@ def _drop_admitted(admission: asyncio.Future[_Admitted]) -> None:
 
 
 def _admit(planned: PlannedLaunch, report: Callable[[str], None]) -> _Admitted:
-    """Reserve what is planned, or plan once more around what others have, outside of the lock since that takes long."""
+    """Reserve the plan's port and GPUs; if they are taken, plan again outside the lock, since that is slow."""
     for _ in range(_MAX_TRIES):
         plan = planned.plan
         with reservation.lock_reservations():
@@ -126,7 +124,7 @@ def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim:
 
 
 def _build_claimed_error(plan: Plan, claim: str, *, forcible: bool = True) -> PreflightFailed:
-    cards = ", ".join(plan.gpus) or "every GPU"  # they are called GPU-… by the driver
+    cards = ", ".join(plan.gpus) or "every GPU"  # the driver names them GPU-…
     anyway = "\n  → to launch anyway: --force REASON" if forcible else ""
     return PreflightFailed("it would not start", evidence=f"{cards}: {claim}", hint=f"{HOW_TO_SHARE}{anyway}")
 
@@ -135,46 +133,46 @@ _INTERVAL = 0.25  # seconds
 
 
 class TrustQuestion(NamedTuple):
-    """Whether plans of a recipe may be launched, where it is not shipped."""
+    """Whether to trust a recipe that is not shipped, and launch these plans of it."""
 
     recipe: Recipe
     plans: Sequence[Plan]
 
 
 class BesideQuestion(NamedTuple):
-    """Whether a server is launched beside others, with which it shares the machine."""
+    """Whether to launch a server beside others on the same machine."""
 
     plan: Plan
     others: Sequence[Run]
 
 
 class LaunchBegun(NamedTuple):
-    """The questions are answered, or a server is launched again: port and GPUs are reserved next."""
+    """The questions are answered, or a server is launched again; port and GPUs are reserved next."""
 
     planned: PlannedLaunch
 
 
 class LaunchPlanned(NamedTuple):
-    """This is launched if the checks pass, on the port and the GPUs that are reserved."""
+    """The plan on its reserved port and GPUs, which is launched if the checks pass."""
 
     planned: PlannedLaunch
 
 
 class ChecksMade(NamedTuple):
-    """What the checks before the launch found."""
+    """The results of the checks before the launch."""
 
     report: PreflightReport
 
 
 class ServerLaunched(NamedTuple):
-    """The server runs, in place of an earlier run if the launch names one."""
+    """The server runs; `planned.replaces` names the failed run that it replaces, if any."""
 
     run: Run
     planned: PlannedLaunch
 
 
 class ServerCrashed(NamedTuple):
-    """A server failed and may be launched again; what is left of it is stopped first."""
+    """A server failed and may be launched again; its leftover processes are stopped first."""
 
     run: Run
     error: ServerFailed
@@ -190,14 +188,14 @@ class RestartDue(NamedTuple):
 
 
 class RestartRefused(NamedTuple):
-    """A failed server is not launched again."""
+    """A failed server is not launched again, and why."""
 
     run: Run
     why: str
 
 
 class LaunchNote(NamedTuple):
-    """A sentence about what is being done."""
+    """A sentence about the current step."""
 
     text: str
 
@@ -217,16 +215,16 @@ LaunchEvent = (
 
 
 class LaunchFront(Protocol):
-    """Who launches a server: it asks the user, shows what happens, and watches what was launched."""
+    """A front end: it asks the user, shows events, and watches the launched server."""
 
     async def confirm(self, question: LaunchQuestion) -> bool:
-        """Return the answer to a question; an error says why it cannot be asked."""
+        """Return the answer to a question; raise an error if it cannot be asked."""
 
     def show(self, event: LaunchEvent) -> None:
-        """Show what happens."""
+        """Show an event."""
 
     async def watch(self, run: Run, state: RunState) -> None:
-        """Take the events of `run` into `state` until the server ended, or until it is not watched any more.
+        """Apply the events of `run` to `state` until the server ends or watching ends.
 
         Raises:
             ServerFailed: the server failed.
@@ -234,13 +232,13 @@ class LaunchFront(Protocol):
 
 
 class Hosts(Protocol):
-    """The machines of a server, while it is launched."""
+    """The machines of a server during its launch."""
 
     async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
-        """Return what is planned, on the link that these machines share."""
+        """Return the plan on the link that the machines share."""
 
     async def check(self, planned: PlannedLaunch) -> tuple[PreflightReport, PlannedLaunch]:
-        """Return the checks of a launch, and what is planned with the commands of all machines."""
+        """Return the checks of a launch, and the plan with the commands of all machines."""
 
     async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
         """Prepare and launch the server; `report` is called with each event of the preparation."""
@@ -250,13 +248,13 @@ OpenHosts = Callable[[Sequence[str]], AbstractAsyncContextManager[Hosts]]
 
 
 async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
-    """Launch a server and watch it until it ends or `front` stops watching; launch it again where that may help.
+    """Launch a server, watch it until it ends or `front` stops watching, and launch it again as `policy` says.
 
-    Nothing is launched when a question is answered with no.
+    Returns without a launch if a question is answered with no.
 
     Raises:
         DflashError: the server cannot be launched.
-        ServerFailed: it failed, and is not launched again.
+        ServerFailed: it failed and is not launched again.
     """
     if not await front.confirm(TrustQuestion(planned.resolved.recipe, [planned.plan])):
         return
@@ -285,7 +283,7 @@ async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_host
     """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
 
     Raises:
-        DflashError: it cannot be launched; nothing is left of it.
+        DflashError: the launch failed and was cleaned up.
     """
     loop = asyncio.get_running_loop()
     peers = planned.plan.relaunch_request.peers
@@ -298,7 +296,7 @@ async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_host
         if not peers:
             front.show(LaunchPlanned(reserved))
         report, surveyed = await hosts.check(reserved)
-        if peers:  # they say themselves what they would run
+        if peers:  # each host reports its own command
             front.show(LaunchPlanned(surveyed))
         front.show(ChecksMade(report))
         if not reserved.forced or not report.forcible:
@@ -309,7 +307,7 @@ async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_host
 
 
 async def _watch_start(run: Run, state: RunState, front: LaunchFront) -> str:
-    """Return why the forked engine of a run failed; empty when it did not."""
+    """Return why the run's forked engine failed; empty if it did not."""
     failing = asyncio.create_task(end_failed_start(run, state))
     try:
         await front.watch(run, state)
@@ -330,10 +328,10 @@ class _Restarts:
         self._failures: list[str] = []
 
     async def wait(self, run: Run, state: RunState, failed: ServerFailed) -> None:
-        """Wait until the failed server of `run` may be launched again, having stopped what was left of it.
+        """Stop the leftovers of the failed `run`, and wait until it may be launched again.
 
         Raises:
-            ServerFailed: it must not be launched again; with the earlier failures.
+            ServerFailed: it must not be launched again; the evidence lists earlier failures.
         """
         failure = postmortem.build_postmortem(run, state) if self._policy.times and state.exit else None
         if failure is None:
@@ -343,7 +341,7 @@ class _Restarts:
         if why := explain_no_restart(self._policy, state, failure.diagnosis.kind, self._at, now):
             raise self._give_up(run, failed, why)
         self._front.show(ServerCrashed(run, failed))
-        # Leftover processes hold memory, and maybe the port.
+        # Leftover processes hold memory and possibly the port.
         await shutdown.stop_and_release_memory(run, lambda text: self._front.show(LaunchNote(text)))
         seconds = restart_delay(self._policy, self._at, now)
         self._front.show(RestartDue(run, len(self._at) + 1, seconds, self._policy))
@@ -364,14 +362,14 @@ class _Restarts:
 
 MAX_DELAY = 300.0
 _CANCEL_FILE = "called-off"
-# Causes that do not lie in the plan, so that the next launch may succeed; `terminated` is intended.
+# Causes outside the plan, so that another launch may succeed; `terminated` is intended.
 _TRANSIENT_CAUSES = frozenset({UNKNOWN, "crashed", "engine_killed", "gpu_fault", "killed", "oom_killed"})
 
 
 def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restarts: Sequence[float], now: float) -> str:
-    """Return why a failed server is not launched again; empty when it is. Pure.
+    """Return why a failed server is not launched again; empty if it is. Pure.
 
-    `kind` is that of its `Diagnosis`; `restarts` are times by the clock of `now`.
+    `kind` is its `Diagnosis.kind`; `restarts` are times by the clock of `now`.
     """
     if kind == "terminated":
         return "it was asked to stop"
@@ -385,32 +383,32 @@ def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restar
 
 
 def restart_delay(policy: RestartPolicy, restarts: Sequence[float], now: float) -> float:
-    """Return the seconds until the next launch: twice as many after each restart of the window, five minutes at most.
+    """Return the seconds until the next launch, doubled per restart in the window, at most five minutes. Pure.
 
-    The arguments are those of `explain_no_restart`. Pure.
+    The arguments are those of `explain_no_restart`.
     """
     recent = [at for at in restarts if now - at < policy.within_s]
     return float(min(policy.wait_s * 2 ** len(recent), max(MAX_DELAY, policy.wait_s)))
 
 
 def cancel_restarts(run: Run) -> None:
-    """Record that the failed server of `run` must not be launched again, since a user stopped it."""
+    """Record that the user stopped the failed server of `run`, so that it is not launched again."""
     with contextlib.suppress(OSError):  # its folder may have been deleted
         private_files.write_private_file(run.folder / _CANCEL_FILE, b"")
 
 
 def are_restarts_cancelled(run: Run) -> bool:
-    """Whether a user stopped `run` after its server had failed."""
+    """Whether the user stopped `run` after its server had failed."""
     return (run.folder / _CANCEL_FILE).exists()
 
 
-# A forked engine says its first line within a second; one that is spawned takes 15 to 25 s, at work.
+# A forked engine logs its first line within a second; a spawned one takes 15 to 25 s, busily.
 HUNG_SECONDS = 60.0
 _CANNOT_FORK = "forked"
 
 
 async def end_failed_start(run: Run, state: RunState) -> str:
-    """Watch a start until it is up; return why forking failed after stopping it, empty when it did not.
+    """Watch a start until the server is up; if forking failed, stop the server and return why, else return empty text.
 
     The caller keeps `state` up to date.
 
@@ -429,13 +427,13 @@ async def end_failed_start(run: Run, state: RunState) -> str:
 
 
 def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
-    """Return why a start failed that an engine process which is spawned may not fail with; empty when it did not."""
+    """Return why a start failed in a way that a spawned engine process may not; empty if it did not."""
     if FORK not in run.plan.start or state.up_at is not None:
         return ""
     if state.exit:
         failure = postmortem.build_postmortem(run, state)
         return failure.diagnosis.cause if failure and failure.diagnosis.kind == _CANNOT_FORK else ""
-    # What the server itself waits for, such as the hub, it waits for before; the engine's first line has its version.
+    # The server itself waits earlier, as for the hub; the engine's first line has its version.
     if state.startup.phase is not Phase.ENGINE or "vllm" in state.startup.facts or not state.lines:
         return ""
     silence = detect_silence(state.startup, state.lines[-1].at, now)
@@ -445,6 +443,6 @@ def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
 
 
 def plan_with_spawn(plan: Plan) -> PlannedLaunch:
-    """Return the plan of launching the same with an engine process that is spawned."""
+    """Return the same launch with a spawned engine process."""
     changes = LaunchChanges(settings={f"start.{FORK}": "false"})
     return planner.plan_launch_here(plan.relaunch_request.with_changes(changes))

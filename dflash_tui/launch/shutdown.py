@@ -14,12 +14,12 @@ from dflash_tui.runs.run import Run
 
 RELEASE_TIMEOUT = 30.0
 _INTERVAL = 0.5
-# Less than this share is noise of other programs.
+# A smaller share is noise of other programs.
 _RELEASED_SHARE = 0.05
 
 
 class _HeldMemory(NamedTuple):
-    """The processes of a server, and the bytes of GPU memory that they (`ours`) and all processes (`all`) hold."""
+    """A server's processes, and the bytes of GPU memory held by them (`ours`) and by all processes (`all`)."""
 
     pids: frozenset[int]
     ours: int
@@ -27,10 +27,10 @@ class _HeldMemory(NamedTuple):
 
 
 async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tuple[float, str]:
-    """Stop a server and wait for its GPU memory; return the seconds of the stop, and what was not released.
+    """Stop a server, wait for its GPU memory, and return the stop's seconds and a sentence about unreleased memory.
 
-    What was not released is a sentence, or empty. `report` is called with a line while memory is being released. There
-    is no wait when the driver does not know what the server held, or does not answer.
+    The sentence is empty if all was released. `report` is called with a line while memory is being released. There is
+    no wait if the driver does not answer, or does not know the server's memory.
 
     Raises:
         DflashError: a process of the server survived SIGKILL.
@@ -60,7 +60,7 @@ def _measure_held_memory(run: Run) -> _HeldMemory | None:
 
 
 def _unreleased_memory(before: _HeldMemory) -> int:
-    """Return the bytes that are not released: still listed as ours, or missing from the fall of all memory in use."""
+    """Return the unreleased bytes: still listed as ours, or missing from the decrease of all memory in use."""
     cards = nvml.read_gpus()
     if cards is None:  # the driver does not answer, or was unloaded
         return 0

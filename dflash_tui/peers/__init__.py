@@ -1,1 +1,1 @@
-"""One server over several hosts: this program on each of them, told what to do over ssh, and what is watched there."""
+"""One server over several hosts: run this program on each over ssh, and supervise the ranks there."""

@@ -1,6 +1,7 @@
-"""The far side: `dflash-tui agent` reads commands from stdin and writes messages to stdout, until stdin ends.
+"""The remote side: `dflash-tui agent` reads commands from stdin and writes messages to stdout, until stdin ends.
 
-No daemon and no port: who may run it is who may log in. What it launched goes on without it, unless its lease runs out.
+There is no daemon and no port: whoever can log in may run it. Launched ranks continue without it, until their lease
+expires.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 
-# Nothing was heard for so long: the connection is lost, and nobody reads what is written.
+# After this silence the connection is lost, and nothing reads the output.
 PATIENCE = 30.0
 _BEAT = 1.0
 _GPU_SECONDS = 0.5
@@ -64,12 +65,12 @@ _LOG_INTERVAL = 0.2
 _WORKER = "VLLM::Worker"
 LARGEST_CHUNK = 1 << 15
 Handler = Callable[..., Coroutine[None, None, msgspec.Struct | None]]
-# The name of a folder that is removed: neither empty nor a path.
+# The name of a folder to remove: neither empty nor a path.
 Mark = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.:-]*\Z")]
 
 
 class Agent:
-    """Answers commands one line at a time; `write` takes each message as a line, and may wait."""
+    """Answer commands, one line at a time; `write` is called with each message and may block."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
@@ -78,7 +79,7 @@ class Agent:
         self._watched: Run | None = None
 
     async def take_line(self, line: bytes) -> None:
-        """Do what a line asks for; what takes long is done while further lines come."""
+        """Run the command of a line; slow commands run while further lines arrive."""
         try:
             command = msgspec.json.decode(line, type=_Command)
         except (msgspec.MsgspecError, ValueError):
@@ -94,7 +95,7 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is under way; what was launched goes on."""
+        """Cancel running commands; launched ranks continue."""
         for task in (*self._tasks, *((self._watch_task,) if self._watch_task else ())):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -109,7 +110,7 @@ class Agent:
             self._refuse(number, DflashError(f"{type(error).__name__}", evidence=str(error)))
 
     async def greet(self) -> Greeting:
-        """Return who this side is."""
+        """Return this side's greeting."""
         memory = system.read_system_memory()
         return Greeting(
             PROTOCOL,
@@ -132,7 +133,7 @@ class Agent:
         return RankChecked(planned.plan, report.checks, side, planned.memory)
 
     async def prepare_rank(self, order: RankOrder) -> HostSide:
-        """Install the engine of the rank, fetch its models, and do what else comes before its launch."""
+        """Install the rank's engine, get its models, and do all else that precedes its launch."""
         planned, own_caches = await asyncio.to_thread(_plan_rank, order), _find_arm_caches(order)
         if own_caches and order.cache and order.cache.is_fresh:
             await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
@@ -140,7 +141,7 @@ class Agent:
         return await asyncio.to_thread(cluster_launch.describe_side, planned)
 
     async def launch_rank(self, order: RankOrder) -> RankLaunched:
-        """Launch the rank and the guard that ends it when its lease is not renewed."""
+        """Launch the rank, and the guard that stops it when its lease expires."""
         planned = await asyncio.to_thread(_plan_rank, order)
         _require_free(planned)
         run = await preparation.prepare_and_launch(planned, self._report)
@@ -149,7 +150,7 @@ class Agent:
         return RankLaunched(run.id)
 
     async def watch_run(self, run: str, start: int) -> Done:
-        """Send the log of a run from the byte `start` on, and a beat each second."""
+        """Send the log of a run from byte `start` on, and a beat each second."""
         self._watched = _find_run(run)
         if self._watch_task:
             self._watch_task.cancel()
@@ -158,7 +159,7 @@ class Agent:
         return Done()
 
     async def take_beat(self, renews: bool) -> None:
-        """Renew the lease of the watched run, where rank 0 is alive."""
+        """Renew the lease of the watched run, if rank 0 is alive."""
         if self._watched and renews:
             keeper.renew_lease(self._watched)
 
@@ -168,23 +169,23 @@ class Agent:
         return Done()
 
     async def stop_marked(self, mark: Mark) -> Done:
-        """Stop the ranks that an experiment has left here, as when its driver was killed."""
+        """Stop an experiment's leftover ranks on this host, as after its driver was killed."""
         for run in await asyncio.to_thread(registry.list_runs):
             if run.plan.rank and run.plan.env.get(EXPERIMENT_MARK) == mark and server_process.list_processes(run):
                 await lifecycle.stop_server(run)
         return Done()
 
     async def remove_caches(self, mark: Mark) -> Done:
-        """Remove what an experiment has compiled here."""
+        """Remove an experiment's compile caches on this host."""
         await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
         return Done()
 
     async def find_room(self, manifest: CopyManifest, begins: bool) -> RoomFound:
-        """Return what of a model is here, and the room for the rest."""
+        """Return how much of a model this host has, and its free space."""
         return await asyncio.to_thread(copies.describe_room, manifest, begins=begins)
 
     async def finish_copy(self, manifest: CopyManifest) -> Done:
-        """Move the files of a model that came to where a launch looks for them."""
+        """Move a model's copied files to where a launch looks for them."""
         await asyncio.to_thread(copies.finish_copy, manifest)
         return Done()
 
@@ -210,7 +211,7 @@ class Agent:
 
 
 class _Command(msgspec.Struct, frozen=True):
-    """What each line of the near side has: what to do, and its number."""
+    """The envelope of each received line: the command and its number."""
 
     do: str = ""
     id: int = 0
@@ -220,7 +221,7 @@ register_type(_Command)
 
 
 def _read_fields(handler: Handler) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a command, whose fields are the parameters of the method that answers it."""
+    """Return the decoder of a command, whose fields are the parameters of its method."""
     types = get_type_hints(handler, include_extras=True)
     return msgspec.json.Decoder(
         msgspec.defstruct(handler.__name__, [item for item in types.items() if item[0] != "return"])
@@ -245,7 +246,7 @@ _COMMANDS = {do: (handler, _read_fields(handler)) for do, handler in _HANDLERS.i
 
 def _plan_rank(order: RankOrder) -> PlannedLaunch:
     copies = {path: paths.models_folder() / name for path, name in order.folders.items()}
-    # One that is there by the path that was named is the user's own.
+    # A folder at the named path is the user's own, and wins over a copy.
     folders = {
         path: str(copy) for path, copy in copies.items() if copy.is_dir() or not model_hub.find_local_folder(path)
     }
@@ -258,7 +259,7 @@ def _plan_rank(order: RankOrder) -> PlannedLaunch:
 
 
 def _find_arm_caches(order: RankOrder) -> Path | None:
-    """Return the folder of the compile caches that the order's arm has for itself here; None for those of all."""
+    """Return the folder of the compile caches of the order's arm; None to share those of other servers."""
     if not order.mark or order.cache is None:
         return None
     return paths.arm_caches_folder() / order.mark / f"rank{order.rank}" / str(order.cache.arm)
@@ -311,7 +312,7 @@ def _measure_beat(run: Run) -> RankBeat:
 
 
 def _count_workers(members: Sequence[psutil.Process]) -> int:
-    """Return how many of `members` are workers of vLLM; what one starts has its name until it runs another program."""
+    """Count the vLLM workers in `members`; a worker's children keep its name until they run another program."""
     parents = {process.pid: _read_parent(process) for process in members if _is_worker(process)}
     return sum(parent not in parents for parent in parents.values())
 
@@ -331,16 +332,16 @@ def _read_parent(process: psutil.Process) -> int:
 
 
 def require_caller() -> None:
-    """Raise UsageError where stdin is no pipe or socket, as when a person calls it."""
+    """Raise UsageError if stdin is neither pipe nor socket, as when a person runs it."""
     kind = os.fstat(sys.stdin.fileno()).st_mode
     if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
         raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")
 
 
 async def serve_stdin() -> None:
-    """Serve commands of stdin on stdout until it ends, or nothing comes for long."""
+    """Serve commands from stdin on stdout until stdin ends or stays silent for `PATIENCE`."""
     loop, output = asyncio.get_running_loop(), os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anything else prints is no message
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other prints are not messages
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

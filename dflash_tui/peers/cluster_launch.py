@@ -1,7 +1,7 @@
-"""The hosts of one launch: connect to them, choose the link between them, plan every rank, check all of them.
+"""The hosts of one launch: connect to them, choose their link, plan every rank, check all of them.
 
-What asks a peer raises DflashError where that is not reached or refuses, and UsageError where the hosts have no link,
-or one is named twice.
+Functions that ask a peer raise DflashError if it is unreachable or refuses, and UsageError if the hosts have no link or
+one is named twice.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ _HERE = "this machine"
 
 
 class Survey(NamedTuple):
-    """What the checks of all ranks found, and the launch with the commands that the other hosts would run."""
+    """The checks of all ranks, and the launch with the commands of the other hosts."""
 
     planned: PlannedLaunch
     checks: tuple[Check, ...]
     answers: tuple[RankChecked, ...] = ()
-    """What each peer said of itself and its rank, from rank 1 on."""
+    """The answer of each peer, from rank 1 on."""
 
 
 @asynccontextmanager
 async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]]:
-    """Connect to the hosts for as long as the block lasts.
+    """Connect to the hosts while the block runs.
 
     Raises:
-        NeedsProgram: one has no program of ours, or an installed one of another release.
-        UsageError: one is not reached, or has another release.
+        NeedsProgram: a host lacks dflash-tui, or has an installed one of another release.
+        UsageError: a host is unreachable, or has another release.
     """
     async with AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(open_connection(host)) for host in hosts]
@@ -81,7 +81,7 @@ async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]
 async def plan_over_hosts(
     request: LaunchRequest, peers: Sequence[PeerConnection], *, port: int | None = None
 ) -> PlannedLaunch:
-    """Return the plan of this machine's rank, on the link that it shares with the peers; `port` where none is asked."""
+    """Return the plan of this machine's rank on the link with the peers; `port` is used if the request names none."""
     cluster = build_cluster(request, peers)
     return await asyncio.to_thread(planner.plan_launch_here, request, port=port, cluster=cluster)
 
@@ -97,7 +97,7 @@ def build_cluster(request: LaunchRequest, peers: Sequence[PeerConnection]) -> Cl
 
 
 async def find_cluster(request: LaunchRequest) -> Cluster | None:
-    """Return the hosts of a request, on the link that they share; None where it names no other host."""
+    """Return the hosts of a request on their link; None if it names no other host."""
     if not request.peers:
         return None
     async with open_peers(request.peers) as peers:
@@ -105,17 +105,17 @@ async def find_cluster(request: LaunchRequest) -> Cluster | None:
 
 
 async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
-    """Return the plan of a request, over its peers if it names any; `with_commands` each peer says its own command."""
+    """Return the plan of a request, over its peers if it names any; `with_commands` asks each peer for its command."""
     if not request.peers:
         return await asyncio.to_thread(planner.plan_launch_here, request)
-    await asyncio.to_thread(planner.plan_launch_here, request)  # what is wrong here needs nobody else
+    await asyncio.to_thread(planner.plan_launch_here, request)  # find local mistakes before connecting to peers
     async with open_peers(request.peers) as peers:
         planned = await plan_over_hosts(request, peers)
         return (await survey_ranks(planned, peers)).planned if with_commands else planned
 
 
 async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> Survey:
-    """Run the checks of a launch on every peer, and compare each with this machine; nothing is started."""
+    """Run a launch's checks on every peer, and compare each with this machine; nothing is started."""
     if not peers:
         return Survey(planned, ())
     near = await asyncio.to_thread(describe_side, planned)
@@ -148,7 +148,7 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) 
 async def _check_models(
     planned: PlannedLaunch, sources: Sequence[CopySource], peer: PeerConnection, rank: int, answer: RankChecked
 ) -> list[Check]:
-    """Return what a peer found, and which models it gets from here: where they come from else does not count then."""
+    """Return a peer's checks; for models that are copied from here, the copy's check replaces the peer's."""
     checks = [replace(check, name=f"{peer.host}: {check.name}") for check in answer.checks]
     if planned.plan.cluster is None:
         return checks
@@ -162,7 +162,7 @@ def choose_smallest_fit(
 ) -> tuple[MemoryEstimate | None, list[Check]]:
     """Return the memory of the host with the least room, by which vLLM sizes the KV cache of all, and a check of it.
 
-    `fits` has the name of each host, empty for this machine, and the memory that its rank needs there.
+    `fits` has each host's name, empty for this machine, and the memory that its rank needs.
     """
     host_fits = [(host, fit) for host, fit in fits if fit]
     if not host_fits:
@@ -176,7 +176,7 @@ def choose_smallest_fit(
 
 
 def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
-    """Return what each peer is asked to be, from rank 1 on."""
+    """Return the orders for the peers, from rank 1 on."""
     cluster, request = planned.plan.cluster, planned.plan.relaunch_request
     if cluster is None:
         return []
@@ -186,7 +186,7 @@ def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
 
 
 def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str) -> Link:
-    """Return the link between this machine and its peers; ranks on this machine meet on its loopback."""
+    """Return the link between this machine and its peers; ranks on this machine use its loopback."""
     if {*hosts} == {LOCAL}:
         return Link((LinkEnd("127.0.0.1", "lo", 65536),) * (1 + len(hosts)), "all ranks are on this machine")
     here = network.read_network()
@@ -242,7 +242,7 @@ _WORDS = {
 
 
 def describe_side(planned: PlannedLaunch) -> HostSide:
-    """Return what a launch on this machine is made of; the folders that things lie in may differ between hosts."""
+    """Return what a launch on this machine consists of; paths are left out, since they differ between hosts."""
     plan, resolved = planned.plan, planned.resolved
     engine = inventory.find_planned_engine(plan)
     python = engine.site_packages.parent.name if engine else ""
@@ -253,7 +253,7 @@ def describe_side(planned: PlannedLaunch) -> HostSide:
         plan.mode,
         plan.method,
         plan.num_speculative_tokens,
-        # The path of a folder differs between hosts: its files are compared.
+        # Paths of folders differ between hosts; their files are compared instead.
         [replace(model, name="") if _is_folder(model.name) else model for model in plan.models]
         or (Path(plan.target).name, Path(plan.drafter).name),
         plan.vllm,
@@ -269,7 +269,7 @@ def describe_side(planned: PlannedLaunch) -> HostSide:
 
 
 def compare_hosts(near: HostSide, far: HostSide, host: str) -> Iterator[Check]:
-    """Yield a check for each thing that has to be the same; what one side does not know yet is left out."""
+    """Yield a check per property that all hosts must share; a property that one side does not know yet is skipped."""
     for name, (what, fix) in _WORDS.items():
         here, there = getattr(near, name), getattr(far, name)
         if not here or not there:
@@ -295,16 +295,16 @@ _STOP_SECONDS = 40.0
 
 
 class ServerHosts:
-    """The machines of a server: this one, and its peers if it has any."""
+    """The machines of a server: this one, and its peers if any."""
 
     def __init__(self, peers: Sequence[PeerConnection]) -> None:
         self.peers = peers
-        """The other hosts, from rank 1 on."""
+        """The connections to the other hosts, from rank 1 on."""
         self.answers: tuple[RankChecked, ...] = ()
-        """What each of them said of itself and its rank when it was checked."""
+        """The peers' answers to the last check."""
 
     async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
-        """Return what is planned, on the link that the hosts share now if it takes several."""
+        """Return the plan on the link that the hosts share now."""
         plan = planned.plan
         if not self.peers or (plan.cluster and plan.cluster.is_named):
             return planned
@@ -312,23 +312,23 @@ class ServerHosts:
         return placed._replace(forced=planned.forced, replaces=planned.replaces)
 
     async def check(self, planned: PlannedLaunch, *, thorough: bool = False) -> tuple[PreflightReport, PlannedLaunch]:
-        """Return the checks on all hosts, `thorough` ones for `doctor`, and what is planned with their commands."""
+        """Return the checks of all hosts, `thorough` ones for `doctor`, and the plan with their commands."""
         near = await runner.run_preflight(planned, thorough=thorough)
         survey = await survey_ranks(planned, self.peers)
         self.answers = survey.answers
         return PreflightReport((*near.checks, *survey.checks)), survey.planned
 
     async def prepare(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> None:
-        """Install the engine and fetch the models, which takes minutes the first time; nothing is launched."""
+        """Install the engine and get the models, which takes minutes the first time; nothing is launched."""
         if self.peers:
             await _prepare_all(planned, self.peers, report)
         else:
             await preparation.prepare_engine_and_models(planned, report)
 
     async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
-        """Launch all ranks, and the keeper that holds them together; return the run of rank 0.
+        """Launch all ranks and their keeper; return the run of rank 0.
 
-        When anything fails, what was launched on other hosts is stopped again.
+        On any failure the ranks launched on other hosts are stopped.
         """
         far: list[FarRank] = []
         try:
@@ -346,13 +346,13 @@ class ServerHosts:
 
 @asynccontextmanager
 async def open_hosts(names: Sequence[str]) -> AsyncIterator[ServerHosts]:
-    """Connect to the other hosts of a server for as long as the block lasts; without names it is this machine alone."""
+    """Connect to the other hosts of a server while the block runs; without names, use this machine alone."""
     async with open_peers(names) as peers:
         yield ServerHosts(peers)
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
-    """Stop on other hosts what an experiment has left there."""
+    """Stop an experiment's leftover ranks on other hosts."""
 
     async def stop(host: str) -> None:
         async with open_connection(host) as peer:
@@ -362,7 +362,7 @@ async def stop_marked(hosts: Sequence[str], mark: str) -> None:
 
 
 async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
-    """Remove what an experiment has compiled on other hosts; return where that is left, and why, as texts."""
+    """Remove an experiment's compile caches on other hosts; return a text per host where that failed."""
 
     async def remove(host: str) -> str:
         try:
@@ -376,7 +376,7 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
 
 
 async def _start_keeper(run: Run) -> None:
-    """Start the keeper; where that fails, the server is stopped on all hosts, since no process watches its ranks."""
+    """Start the keeper; if that fails, stop the server on all hosts, since nothing would supervise its ranks."""
 
     async def stop_all() -> None:
         await lifecycle.stop_server(run)
@@ -392,9 +392,9 @@ async def _start_keeper(run: Run) -> None:
 async def _prepare_all(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
 ) -> None:
-    """Install the engine, get the models and inspect them on all hosts at once, and compare what is there then.
+    """Install the engine, get the models and inspect them on all hosts at once, then compare the hosts.
 
-    What is whole here is copied to who lacks it; of the rest each host fetches its own.
+    Models that are complete here are copied to hosts that lack them; each host downloads the rest itself.
     """
     for peer in peers:
         peer.report = _name_host(peer.host, report)
@@ -405,7 +405,7 @@ async def _prepare_all(
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
         await asyncio.gather(near, *tasks)
-    finally:  # where one failed, the others would go on
+    finally:  # after a failure, the others would continue
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -435,12 +435,12 @@ def _name_host(host: str, report: Callable[[Preparing], None]) -> Callable[[Prep
 async def _launch_peers(
     planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None], far: list[FarRank]
 ) -> None:
-    """Launch rank 1 and further, which wait for rank 0, and add each to `far`."""
+    """Launch rank 1 and further, which wait for rank 0, and append each to `far`."""
     for peer, order in zip(peers, list_orders(planned), strict=True):
         asked = asyncio.ensure_future(peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order))
         try:
             answer = await asyncio.shield(asked)
-        except asyncio.CancelledError:  # the far side may be launching it: only its answer names what to stop
+        except asyncio.CancelledError:  # the peer may be launching it, and only its answer names the run to stop
             with contextlib.suppress(DflashError):
                 far.append(FarRank(order.rank, peer.host, (await asked).run))
             raise

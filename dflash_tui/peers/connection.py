@@ -1,4 +1,4 @@
-"""One connection to the agent of another host: commands with answers, and events; lost when nothing is heard."""
+"""A connection to another host's agent: commands with answers, and events; it is lost after a silence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import ArmCache, Plan
 from dflash_tui.planning.request import LaunchRequest
 
-# The agent says something each second while a run is watched.
+# The agent sends a beat each second while a run is watched.
 LOST_SECONDS = 5.0
 HELLO_SECONDS = 30.0
 _MOST_EVENTS = 256
@@ -38,30 +38,30 @@ _CLOSE_SECONDS = 2.0
 _IDLE_BEAT = 5.0
 
 
-# Another number is another language: both sides have to be of a release that speaks it.
+# Both sides must have the same number.
 PROTOCOL = 3
 LONGEST_LINE = 16 << 20
-# How long a rank lives on when its lease is not renewed; far longer than a lost connection takes to come back.
+# How long a rank lives without a renewed lease; far longer than a lost connection takes to come back.
 LEASE_SECONDS = 120.0
 T = TypeVar("T")
 
 
 class RankOrder(msgspec.Struct, frozen=True):
-    """What one host is asked to be: a rank of a launch."""
+    """The order to one host: be a rank of a launch."""
 
     request: LaunchRequest
     cluster: Cluster
     rank: int
     folders: dict[str, str] = {}
-    """By the path that the user named, where a copy of that folder lies among the models of the other host."""
+    """Folders of models by the user's path -> names of their copies among the other host's models."""
     mark: str = ""
-    """The experiment that the server is a boot of; empty for any other."""
+    """The experiment of the server's boot; empty for other servers."""
     cache: ArmCache | None = None
-    """The compile caches of that boot's arm there; None where it takes those of other servers."""
+    """The compile caches of the boot's arm on that host; None to share those of other servers."""
 
 
 class Greeting(msgspec.Struct, frozen=True):
-    """Who the far side is."""
+    """The identity and state of the remote side."""
 
     protocol: int
     version: str
@@ -72,46 +72,46 @@ class Greeting(msgspec.Struct, frozen=True):
     memory_total: int
     network: Network
     is_own: bool = False
-    """Whether the program there lies in our own folder, where another host installed it."""
+    """Whether its program is in our own folder, where another host installed it."""
 
 
 class HostSide(msgspec.Struct, frozen=True):
-    """What has to be the same on all hosts; empty texts are not known yet, as before anything is installed."""
+    """Properties that all hosts must share; an empty text is not known yet, as before an installation."""
 
     vllm: str
-    """Distribution and release of vLLM, and the Python that runs it."""
+    """Distribution and release of vLLM, and its Python."""
     patches: str
-    """The patches that the plan has, and a digest of their texts."""
+    """The plan's patches, and a digest of their texts."""
     setup: str
-    """A digest of flags, drafts, variables and mode."""
+    """A digest of flags, drafts per step, variables and mode."""
     target: str
     """A digest of the target's files, or the commit of its repository."""
     drafter: str
-    """The same of the drafter."""
+    """The same for the drafter."""
 
 
 class RankChecked(msgspec.Struct, frozen=True):
-    """The checks of a rank, its plan on that host, and what it is made of."""
+    """A rank's checks, its plan on that host, and the properties to compare."""
 
     plan: Plan
     checks: tuple[Check, ...]
     side: HostSide
     memory: MemoryEstimate | None = None
-    """The memory that the rank needs on a GPU there; None on the CPU."""
+    """The memory that the rank needs per GPU; None on the CPU."""
 
 
 class RankLaunched(msgspec.Struct, frozen=True):
-    """The run of the far side that a rank was launched as."""
+    """The run of a launched rank, on the remote side."""
 
     run: str
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A command was carried out."""
+    """The command was carried out."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """An error of ours: what happened, the evidence, and what to do."""
+    """A DflashError of the remote side: what happened, the evidence, and a hint."""
 
     what: str
     evidence: str = ""
@@ -132,25 +132,25 @@ class LogChunk(msgspec.Struct, frozen=True):
 
 
 class RankBeat(msgspec.Struct, frozen=True):
-    """How the watched run is, once a second."""
+    """The state of the watched run, once a second."""
 
     is_alive: bool
     processes: int
     workers: int
-    """How many of them are vLLM's workers: their launcher takes up to 18 s to end after one of them died."""
+    """Processes that are vLLM workers: after one dies, their launcher takes up to 18 s to end."""
     suspended: int
     resident: int
     memory_available: int
     why: str = ""
-    """Why it was ended by itself, such as its lease; empty otherwise."""
+    """Why the rank was ended on its host, such as an expired lease; empty otherwise."""
     memory_total: int | None = None
     gpus: tuple[GpuLoad, ...] = ()
     worked: float | None = None
-    """The seconds that processors have worked for its processes, where it has no GPU."""
+    """CPU seconds of its processes, if it has no GPU."""
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What each line of the far side has: what it says, and the number of the command that it answers."""
+    """The envelope of each remote line: its kind, and the number of the command that it answers."""
 
     say: str
     id: int = 0
@@ -166,7 +166,7 @@ for _kind in (Greeting, RankChecked, RankLaunched, Done, Refused, _Said, *_EVENT
 
 
 def encode_line(say: str, number: int, said: msgspec.Struct) -> bytes:
-    """Return what the far side says as a line; `number` is that of the command that it answers, or 0."""
+    """Return a message of the remote side as a line; `number` is that of the answered command, or 0."""
     return msgspec.json.encode({"say": say, "id": number, **msgspec.structs.asdict(said)}) + b"\n"
 
 
@@ -178,16 +178,16 @@ def _decode(line: bytes, kind: type[T]) -> T | None:
 
 
 class PeerConnection:
-    """A connection that `open_connection` opened; what runs over there goes on when it ends."""
+    """A connection opened by `open_connection`; remote runs continue when it ends."""
 
     def __init__(self, host: str, process: Process) -> None:
         self.host = host
         self.greeting: Greeting
         self.heard = time.monotonic()
         self.events: asyncio.Queue[LogChunk | RankBeat | None] = asyncio.Queue(_MOST_EVENTS)
-        """What was said without being asked; None is the end."""
+        """Messages that answer no command; None marks the end."""
         self.report: Callable[[Preparing], None] = lambda _: None
-        """Called with each step of a preparation over there."""
+        """Called with each step of a remote preparation."""
         self._process, self._answers = process, dict[int, asyncio.Future[tuple[str, bytes]]]()
         self._number, self._errors = 0, b""
         self._tasks = [asyncio.create_task(work) for work in (self._read(), self._read_errors(), self._beat())]
@@ -196,7 +196,7 @@ class PeerConnection:
         """Return the answer to a command; `fields` are the parameters of the agent's function for it.
 
         Raises:
-            DflashError: the connection ended, or the far side gave no answer in time, refused, or sent something else.
+            DflashError: the connection ended, or the answer was late, a refusal, or of another type.
         """
         self._number += 1
         number = self._number
@@ -209,7 +209,7 @@ class PeerConnection:
         finally:
             del self._answers[number]
             if future.done() and not future.cancelled():
-                future.exception()  # the connection may have ended while the command was sent
+                future.exception()  # retrieves it, since the connection may have ended while the command was sent
         if say == "refused" and (refused := _decode(line, Refused)):
             error = UsageError if refused.exit_code == UsageError.exit_code else DflashError
             raise error(f"{self.host}: {refused.what}", evidence=refused.evidence, hint=refused.hint)
@@ -218,15 +218,14 @@ class PeerConnection:
         return answer
 
     async def send_beat(self, *, renews: bool) -> None:
-        """Say that this side is there; `renews` the lease of the watched rank."""
+        """Send a beat; `renews` renews the lease of the watched rank."""
         await self._send("beat", 0, {"renews": renews})
 
     async def say_hello(self) -> Greeting:
-        """Return what the far side says of itself now."""
+        """Return a new greeting of the remote side."""
         return await self.ask("hello", Greeting, HELLO_SECONDS, protocol=PROTOCOL, version=__version__)
 
     async def _beat(self) -> None:
-        """Say that this side is there, however long an answer takes."""
         with contextlib.suppress(DflashError):
             while True:
                 await asyncio.sleep(_IDLE_BEAT)
@@ -246,7 +245,6 @@ class PeerConnection:
         return transport.explain_end(self.host, code, clean_end(self._errors))
 
     async def _read(self) -> None:
-        """Take in what the far side says until it ends; lines that are none of ours are dropped."""
         async for line in self._process.stdout:
             self.heard = time.monotonic()
             await self._take(line)
@@ -267,14 +265,14 @@ class PeerConnection:
             if isinstance(event, RankProgress):
                 self.report(event.event)
             else:
-                await self.events.put(event)  # one who floods waits for who reads
+                await self.events.put(event)  # a flooding sender waits for the reader
 
     async def _read_errors(self) -> None:
         while data := await self._process.stderr.read(1 << 16):
             self._errors = (self._errors + data)[-_ERRORS_KEPT:]
 
     async def close(self) -> None:
-        """Stop listening; what runs over there goes on."""
+        """Stop listening; remote runs continue."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -291,7 +289,7 @@ class Process(NamedTuple):
 
 @asynccontextmanager
 async def start_process(command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Process]:
-    """Run a command for as long as the block lasts; its stdin ends then, and what it started two seconds later."""
+    """Run a command while the block runs; at its end close stdin, and kill the process group two seconds later."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -314,7 +312,7 @@ async def start_process(command: Sequence[str], env: Mapping[str, str]) -> Async
 
 
 async def read_end(stream: asyncio.StreamReader) -> str:
-    """Return the end of what a stream has until it ends."""
+    """Return the last bytes of a stream as text, once it ends."""
     tail = b""
     while data := await stream.read(1 << 16):
         tail = (tail + data)[-_ERRORS_KEPT:]
@@ -323,13 +321,13 @@ async def read_end(stream: asyncio.StreamReader) -> str:
 
 @asynccontextmanager
 async def open_connection(host: str) -> AsyncIterator[PeerConnection]:
-    """Connect to the agent of `host` for as long as the block lasts.
+    """Connect to the agent of `host` while the block runs.
 
     Raises:
-        UsageError: the host is not reached, or speaks another protocol.
+        UsageError: the host is unreachable, or uses another protocol.
     """
     command = transport.build_agent_command(host)
-    # The local agent launches a server itself; of what ssh gets, SSH_ASKPASS is no secret.
+    # The local agent launches a server itself. ssh gets only OpenSSH's variables; SSH_ASKPASS is not a secret.
     env = build_own_environment() if host == LOCAL else build_helper_environment(OPENSSH)
     async with start_process(command, env) as process:
         connection = PeerConnection(host, process)
@@ -355,14 +353,14 @@ async def _greet(connection: PeerConnection) -> Greeting:
 
 
 def require_same_release(connection: PeerConnection) -> None:
-    """Raise NeedsProgram where another release lies in our own folder there, in whose place this one may be put."""
+    """Raise NeedsProgram if our own folder on the host has another release, which this one may replace."""
     greeting = connection.greeting
     if greeting.is_own and greeting.version != __version__:
         raise _refuse_version(connection.host, greeting, greeting.version, __version__)
 
 
 def _refuse_version(host: str, greeting: Greeting, there: str, here: str) -> UsageError:
-    """Return the error that a host has another version, which can be replaced where it lies in our own folder."""
+    """Return the error that a host has another version; NeedsProgram if it is in our own folder and replaceable."""
     what, evidence = f"{host} has another version of dflash-tui", f"there: {there}; here: {here}"
     if greeting.is_own:
         return NeedsProgram(host, what, evidence=evidence)

@@ -1,4 +1,4 @@
-"""Models that are whole here and not on another host, copied there by rsync over ssh, on the address of the link."""
+"""Copy models from this host to one that lacks them, by rsync over ssh, on the address of the link."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from dflash_tui.planning.plan import Plan, PlannedModel
 
 ROLES = ("target", "drafter")
 RESERVE = 1_000_000_000
-"""Bytes that stay free on a disk."""
+"""Bytes to keep free on a disk."""
 _ROOM_SECONDS = 60.0
 _SSH_SECONDS = 15.0
 _INTERVAL = 1.0
 _LONGEST_NAME = 80
 _SSH_FAILED = 255
 _AGAIN = "run the same command again: the copy resumes where it stopped"
-# The other side may read what it has before it takes more, which takes a minute for the largest files.
+# The receiver may read what it has before it accepts more, which takes a minute for the largest files.
 _RSYNC = ("rsync", "--append-verify", "--times", "--protect-args", "--timeout=300", "--from0", "--files-from=-")
 _NO_RSYNC = ("rsync copies models, and one of the two hosts has none", "sudo apt install rsync, on both")
 
@@ -52,11 +52,11 @@ class CopyFile(msgspec.Struct, frozen=True):
     """A file of a model."""
 
     name: str
-    """Its path in the folder of the model."""
+    """Its path in the model's folder."""
     size: int
-    """Its bytes."""
+    """Its size in bytes."""
     data: str
-    """The path of its bytes there: in the hub's cache the name is a link to them."""
+    """The path of its content: in the hub's cache `name` is a link to it."""
 
 
 class CopyManifest(msgspec.Struct, frozen=True):
@@ -65,39 +65,39 @@ class CopyManifest(msgspec.Struct, frozen=True):
     folder: str
     """The name of the model's folder, in the hub's cache or among our own models."""
     version: str
-    """The commit; of our own models a digest of names, sizes and times: a copy of another version is not resumed."""
+    """The commit, or for our own models a digest of names, sizes and times; copies of others are not resumed."""
     files: tuple[CopyFile, ...]
     revision: str | None = None
     """The branch, tag or commit in the hub's cache; None for a folder among our own models."""
     path: str = ""
-    """The path that the user named: where the other host has a folder there, that is used."""
+    """The path that the user named; a folder at that path on the other host is used instead of a copy."""
 
 
 class RoomFound(msgspec.Struct, frozen=True):
-    """What another host has of a model, and the room there."""
+    """How much of a model another host has, and its free space."""
 
     missing: dict[str, int]
-    """By the path of each file that is needed there, the bytes that are still to be sent."""
+    """Bytes still to be sent, by the path of each missing file."""
     free: int
     """The free bytes of the disk."""
     is_done: bool
-    """Whether nothing is left to do."""
+    """Whether nothing is left to copy."""
     folder: str
-    """Where the files are to be copied to."""
+    """The folder to copy the files to."""
     has_rsync: bool
 
 
 class CopySource(NamedTuple):
-    """A model that is whole on this host."""
+    """A model that is complete on this host."""
 
     title: str
-    """What it is called for users."""
+    """Its name for users."""
     roles: tuple[str, ...]
-    """What it is for the server: target, drafter or both."""
+    """Its roles for the server: target, drafter or both."""
     folder: Path
-    """Where its files are."""
+    """The folder of its files."""
     manifest: CopyManifest
-    """What is said of it to the other host."""
+    """Its description for the other host."""
 
     @property
     def size(self) -> int:
@@ -106,18 +106,18 @@ class CopySource(NamedTuple):
 
 
 class MissingModel(NamedTuple):
-    """A model that another host lacks, and how much room is there."""
+    """A model that another host lacks, and the free space there."""
 
     source: CopySource
     size: int
-    """The bytes that are still to be copied."""
+    """The bytes still to be copied."""
     free: int
     """The free bytes of the disk there."""
     has_rsync: bool
 
 
 async def find_sources(plan: Plan) -> list[CopySource]:
-    """Return the models of a plan that are whole here by what the hub says, or without it by their own index."""
+    """Return the plan's models that are complete here, by the hub or else by their own index."""
     if plan.build_script:
         folder = Path(plan.models_folder)
         files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -132,13 +132,13 @@ async def find_sources(plan: Plan) -> list[CopySource]:
 
 
 def name_folders(plan: Plan) -> dict[str, str]:
-    """Return by the name of each local folder among the models of a plan what its copy on another host is called."""
+    """Return the names of the copies of the plan's local folders on other hosts: folder -> name."""
     sources = {model.name: _describe_local("", model) for model in plan.models}
     return {name: source.manifest.folder for name, source in sources.items() if source}
 
 
 def _describe_local(role: str, model: PlannedModel) -> CopySource | None:
-    """Return the source for a model that is named by its folder; the copy of a changed one is another one."""
+    """Return the source of a model named by its folder; a changed folder gets another name."""
     folder = model_hub.find_local_folder(model.name)
     if folder is None:
         return None
@@ -156,7 +156,7 @@ def _describe_folder(
 
 
 async def _describe_cached(role: str, model: PlannedModel) -> CopySource | None:
-    """Return the source for a model in the hub's cache; None where it is not whole, or has files elsewhere."""
+    """Return the source of a model in the hub's cache; None if it is incomplete, or links to files elsewhere."""
     availability = await model_hub.look_up_model(model.name, model.revision)
     if not availability.complete or not availability.folder:
         return None
@@ -175,14 +175,14 @@ async def _describe_cached(role: str, model: PlannedModel) -> CopySource | None:
 
 
 def _digest_versions(files: Mapping[str, Path]) -> str:
-    """Return a digest of names, sizes and times: it changes with what is in the files, without reading them."""
+    """Return a digest of names, sizes and times, which changes with the files' content without reading it."""
     stats = {name: path.stat() for name, path in files.items()}
     lines = [f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats.items()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> list[MissingModel]:
-    """Return those of the models that another host lacks, in whole or in part."""
+    """Return the models that another host lacks, in whole or in part."""
     missing = []
     for source in sources if peer.host != LOCAL else ():
         room = await _ask_room(peer, source)
@@ -193,7 +193,7 @@ async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> l
 
 
 def check_missing(missing: Iterable[MissingModel], peer: PeerConnection, cluster: Cluster, rank: int) -> list[Check]:
-    """Return a check for each role of each model that is to be copied, and whether it fits there."""
+    """Return a check per role of each model to copy, and whether it fits on the disk."""
     way, checks, needed = _describe_way(cluster, rank), [], 0
     for model in missing:
         needed += model.size
@@ -219,10 +219,10 @@ async def copy_missing(
     rank: int,
     report: Callable[[Preparing], None],
 ) -> None:
-    """Copy what another host lacks over the link, or where that takes no ssh, as ssh reaches the host otherwise.
+    """Copy missing models over the link, or over ssh's usual address if the link does not accept ssh.
 
     Raises:
-        DflashError: a copy failed; what came is kept there, and the next one goes on from it.
+        DflashError: a copy failed; its partial files are kept, and the next copy resumes them.
     """
     for model in await find_missing(sources, peer):
         link, way = await asyncio.to_thread(_find_link, peer.host, cluster, rank), _describe_way(cluster, rank)
@@ -238,12 +238,12 @@ async def send_copy(
     report: Callable[[Preparing], None],
     way: str = "by ssh",
 ) -> None:
-    """Copy the files of a model that a host lacks; cancelling ends it on both sides, and it can be resumed.
+    """Copy a model's files that a host lacks; cancelling stops both sides, and the copy can be resumed.
 
-    Without `link` the addresses are those that ssh is configured for; `way` says in events which way it goes.
+    Without `link`, ssh's configured addresses are used; `way` names the way in events.
 
     Raises:
-        DflashError: no room, no connection, or a file changed meanwhile.
+        DflashError: no space, no connection, or a file changed meanwhile.
     """
     room = await _ask_room(peer, source, begins=True)
     missing = sum(room.missing.values())
@@ -271,7 +271,7 @@ async def send_copy(
 
 
 async def _run(command: Sequence[str], names: str, look: Callable[[], Awaitable[None]]) -> tuple[int, str]:
-    """Return the exit code of a command, and what it wrote to stderr; `look` is called each second meanwhile."""
+    """Return a command's exit code and stderr; `look` is called each second while it runs."""
     pipe, env = asyncio.subprocess.PIPE, build_helper_environment(OPENSSH)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=asyncio.subprocess.DEVNULL, stderr=pipe, env=env, cwd="/", start_new_session=True
@@ -315,13 +315,12 @@ def _describe_way(cluster: Cluster, rank: int) -> str:
 
 
 def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
-    """Return how a host is reached on the link; its key is known by the name that ssh has for it."""
+    """Return a host's address on the link, with the name by which ssh knows its key."""
     _, settings, _ = _run_briefly(transport.build_settings_command(host))
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
 
 
 def _explain_silence(host: str, link: LinkAddress) -> str:
-    """Return why ssh does not reach a host on the link; empty where it does."""
     code, _, errors = _run_briefly(transport.build_probe_command(host, link))
     return transport.explain_end(host, code, errors).evidence if code else ""
 
@@ -336,7 +335,7 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
 
 
 def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
-    """Return what of a model is on this host, and the room for the rest; `begins` makes the folder for its copy."""
+    """Return how much of a model this host has, and its free space; `begins` makes the folder of the copy."""
     folder, work = _find_folders(manifest)
     if begins and manifest.revision is None:
         private_files.ensure_private_folder(work)
@@ -353,7 +352,7 @@ def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
 
 
 def finish_copy(manifest: CopyManifest) -> None:
-    """Give the files that came their places; raise DflashError where some of them are not whole."""
+    """Move copied files into place; raise DflashError if some are incomplete."""
     folder, work = _find_folders(manifest)
     is_cached = manifest.revision is not None
     for path in sorted(work.rglob("*")) if is_cached else ():
@@ -377,7 +376,7 @@ def _is_whole(manifest: CopyManifest, folder: Path) -> bool:
 
 
 def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
-    """Return the folder of a model, and the one on the same disk that its files are copied into."""
+    """Return the folder of a model, and the folder on the same disk that its files are copied into."""
     if manifest.revision is None:
         models = paths.models_folder()
         return models / manifest.folder, models / f".{manifest.folder}.{manifest.version}.copy"

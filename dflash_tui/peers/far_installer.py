@@ -1,8 +1,8 @@
-"""Installs dflash-tui into our own folder on the host where it runs: sent there as text, for any Python from 3.11 on.
+"""Install dflash-tui into our own folder on the host that runs this text, with any Python from 3.11 on.
 
-stdin is this text, then the wheel; stdout gets one line with how it ended. The new environment gets a folder of its
-own, and a link is put in its place in one step when it works: an environment cannot be moved, and ranks that run from
-an earlier one go on from it. When stdin ends before that, the other side is gone, and nothing is left.
+stdin has this text, then the wheel; stdout gets one line with the result. The new environment gets its own folder, and
+a link is switched to it once it works: an environment cannot be moved, and ranks that run from an earlier one continue.
+If stdin ends before that, the other side is gone, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIP = ("pip", "install", "--only-binary=:all:", "--no-input", "--disable-pip-ve
 
 
 class InstallFailed(Exception):
-    """It was not installed: a `kind` that the other side knows, and what a tool said about it."""
+    """The installation failed, with a `kind` that the other side knows and a tool's output."""
 
     def __init__(self, kind: str, evidence: str = "") -> None:
         super().__init__(kind)
@@ -34,10 +34,10 @@ class InstallFailed(Exception):
 
 
 def install_wheel(name: str, size: int) -> Path:
-    """Install the wheel of this file name and size that comes next on stdin; return the link to the environment.
+    """Install the wheel that follows on stdin, by file name and size; return the link to the environment.
 
     Raises:
-        InstallFailed: nothing was installed; what was there before is there still.
+        InstallFailed: nothing was installed; an earlier installation is kept.
         OSError: the folder cannot be written.
     """
     data = sys.stdin.buffer.read(size)
@@ -66,7 +66,6 @@ def install_wheel(name: str, size: int) -> Path:
 
 
 def _end_with_stdin() -> None:
-    """End this process and what it runs when stdin ends."""
     sys.stdin.buffer.read()
     os.killpg(0, signal.SIGTERM)
 
@@ -87,7 +86,6 @@ def _build(folder: Path, name: str, data: bytes) -> None:
 
 
 def _run(kind: str, *command: str) -> str:
-    """Return what a program wrote."""
     env = os.environ | {"PYTHONSAFEPATH": "1"}
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -101,7 +99,7 @@ def _run(kind: str, *command: str) -> str:
 
 
 def _remove_others(home: Path) -> None:
-    """Remove environments that the link does not lead to and no process runs from: earlier ones, and what was cut."""
+    """Remove environments that the link does not name and no process uses: earlier and unfinished ones."""
     used_folder = os.path.realpath(home / LINK)
     for folder in home.glob(f"{LINK}-*"):
         if (
@@ -123,7 +121,7 @@ def _is_used(folder: Path) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """Install, and say on stdout how that ended: `MARK KIND TEXT`, with `installed` for the kind when it worked."""
+    """Install, and print the result as `MARK KIND TEXT`; the kind is `installed` on success."""
     with contextlib.suppress(PermissionError):
         os.setsid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -1,4 +1,4 @@
-"""This program run on another host for a user at this one, over ssh: its panel in the user's terminal, or a command."""
+"""Run dflash-tui on another host over ssh: its panel in the user's terminal, or a command."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from dflash_tui.peers.connection import Greeting, open_connection, read_end, req
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster import LOCAL
 
-# What a program there draws by, besides TERM, which ssh tells of itself.
+# Variables that change how the remote program draws, besides TERM, which ssh passes on.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
 _SSH_FAILED = 255
 _LINES_KEPT, _LAST_WORDS = 20, 1.0
-# Undoes what a panel that was cut off has left: the mouse, reports of paste, size, focus and keys, the other screen, a
-# hidden cursor. Then to the bottom, since a terminal that was on no other screen puts its cursor anywhere.
+# Undo the modes of an aborted panel: mouse, reports of paste, size, focus and keys, the alternate screen, a hidden
+# cursor. Then go to the bottom, since leaving the alternate screen may put the cursor anywhere.
 _LEAVE = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?2026l\x1b[?1004l\x1b[<u"
     b"\x1b[0m\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[999H"
@@ -42,11 +42,11 @@ _LEAVE = (
 
 
 async def greet_host(host: str) -> Greeting:
-    """Return what the program on `host` says of itself.
+    """Return the greeting of `host`.
 
     Raises:
-        NeedsProgram: it has no program of ours, or an installed one of another release.
-        UsageError: it is this machine by name, is not reached, or its program speaks another protocol.
+        NeedsProgram: it lacks dflash-tui, or has an installed one of another release.
+        UsageError: it is this machine, unreachable, or its program uses another protocol.
     """
     if host == LOCAL:
         raise UsageError(f"--host {host} is this machine", hint="leave --host out")
@@ -56,9 +56,9 @@ async def greet_host(host: str) -> Greeting:
 
 
 def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) -> int:
-    """Run the program on `host` with these words until it ends, in this terminal if there is one; return its exit code.
+    """Run dflash-tui on `host` until it ends, in this terminal if there is one; return its exit code.
 
-    `show` writes to stderr, clean, what without a terminal comes from there.
+    Without a terminal, `show` is called with the cleaned stderr of the remote side.
 
     Raises:
         UsageError: there is no ssh here.
@@ -75,7 +75,7 @@ def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) ->
 
 
 def explain_break(host: str, words: Sequence[str], errors: str) -> DflashError:
-    """Return the error that a program on a host went away without an exit code, by the last lines that ssh wrote."""
+    """Return the error that a remote program ended without an exit code; `errors` are ssh's last lines."""
     last = join_last_lines(errors, 3)
     stays = "what was launched there goes on" if "--foreground" not in words else "a server of up --foreground ends"
     what = f"the connection to {host} broke, or dflash-tui was killed there"
@@ -83,10 +83,10 @@ def explain_break(host: str, words: Sequence[str], errors: str) -> DflashError:
 
 
 def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tuple[int, str]:
-    """Run ssh with this program's streams; return its exit code and the end of what it wrote to stderr and none saw.
+    """Run ssh with this program's streams; return its exit code, and the end of its stderr unless shown.
 
-    On a terminal all that the far program writes comes by stdout, and stderr is ssh's alone. Else both write to it,
-    which goes to `show` line by line.
+    On a terminal stderr has ssh's own messages only: the remote program writes to stdout. Otherwise both write to it,
+    and `show` is called line by line.
     """
     try:
         ssh = subprocess.Popen(command, stderr=subprocess.PIPE, env=build_helper_environment(OPENSSH), cwd="/")
@@ -96,7 +96,7 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
 
     def read() -> None:
         with errors:
-            for line in errors:  # whole lines, in which a secret is known
+            for line in errors:  # whole lines, so that secrets are recognized
                 lines.append(line)
                 if show:
                     show(clean_text(line.decode(errors="replace").rstrip("\r\n")) + "\n" * line.endswith(b"\n"))
@@ -105,16 +105,16 @@ def _run_ssh(command: Sequence[str], show: Callable[[str], None] | None) -> tupl
     reader.start()
     try:
         code = ssh.wait()
-        reader.join(_LAST_WORDS)  # what ssh has started may hold its stderr open for longer
+        reader.join(_LAST_WORDS)  # ssh's child processes may keep its stderr open
     finally:
-        ssh.kill()  # where waiting for it was ended; the program there learns of it from its terminal or pipes
+        ssh.kill()  # if the wait was interrupted; the remote program notices by its terminal or pipes
         ssh.wait()
     return code, "" if show else clean_end(b"".join(lines))
 
 
 @contextlib.contextmanager
 def _kept_terminal() -> Iterator[None]:
-    """Give the user the terminal back as it was where the block raises; else the far program has done so."""
+    """Restore the user's terminal if the block raises; otherwise the remote program has done so."""
     settings = termios.tcgetattr(sys.stdin)
     try:
         yield
@@ -126,7 +126,7 @@ def _kept_terminal() -> Iterator[None]:
         raise
 
 
-# Longer than the far side gives each step.
+# Longer than the remote side's limit per step.
 _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
@@ -149,12 +149,12 @@ _FAILURES = {
 
 
 async def install_program(host: str) -> str:
-    """Install this program in our own folder on `host`, with packages from the index of that host; return where.
+    """Install dflash-tui in our own folder on `host`, with packages from that host's index; return its path.
 
-    Nothing is left there when it fails, or when this side ends before.
+    Nothing is left there if the installation fails or this side ends first.
 
     Raises:
-        UsageError: the host is not reached, for a reason that a user can mend.
+        UsageError: the host is unreachable for a reason that the user can fix.
         DflashError: it was not installed.
     """
     wheel = await asyncio.to_thread(build_own_wheel)
@@ -163,11 +163,11 @@ async def install_program(host: str) -> str:
     async with start_process(command, build_helper_environment(OPENSSH)) as process:
         errors = asyncio.create_task(read_end(process.stderr))
         try:
-            process.stdin.write(text + wheel.data)  # which stays open: its end ends the installation
+            process.stdin.write(text + wheel.data)  # stdin stays open: closing it aborts the installation
             kind, said = await asyncio.wait_for(_read_answer(process.stdout), _SECONDS)
             if not kind:
                 error = transport.explain_end(host, await process.wait(), await errors)
-                if isinstance(error, transport.NeedsProgram):  # sh itself was not found
+                if isinstance(error, transport.NeedsProgram):  # even sh was not found
                     raise DflashError(f"{host} has no sh", evidence=error.evidence)
                 raise error
         except TimeoutError:
@@ -182,7 +182,7 @@ async def install_program(host: str) -> str:
 
 
 async def _read_answer(output: asyncio.StreamReader) -> tuple[str, str]:
-    """Return how it ended and the text about it; two empty ones when the output ended without."""
+    """Return the installation's kind of result and its text; both are empty if the output ends without one."""
     while line := await output.readline():
         mark, _, words = clean_line(line.decode(errors="replace")).partition(" ")
         kind, _, text = words.partition(" ")
@@ -192,7 +192,7 @@ async def _read_answer(output: asyncio.StreamReader) -> tuple[str, str]:
 
 
 def describe_offer(error: transport.NeedsProgram) -> str:
-    """Return what an installation would do, for who is asked about it."""
+    """Return the question whether to install dflash-tui on a host."""
     return (
         f"{error.what}. Install {__version__} into ~/.local/share/dflash-tui there, with its packages from the index "
         f"that pip of {error.host} uses?"
@@ -200,33 +200,33 @@ def describe_offer(error: transport.NeedsProgram) -> str:
 
 
 def build_unheard_error(error: transport.NeedsProgram) -> UsageError:
-    """Return the error that another program answers on a host although this one was installed there."""
+    """Return the error that another dflash-tui answers on a host after this one was installed there."""
     what = f"dflash-tui was installed on {error.host}, but it is not what answers there"
     hint = f"remove the other one there: ssh {error.host} 'command -v dflash-tui'"
     return UsageError(what, evidence=error.evidence, hint=hint)
 
 
 _DISTRIBUTION, _PACKAGE = "dflash-tui", "dflash_tui"
-# Folders that a checkout has beside the package, and a wheel in it.
+# Folders that a checkout has beside the package, and a wheel inside it.
 _BESIDE = ("recipes", "patches")
 _WHEEL = "Wheel-Version: 1.0\nGenerator: dflash-tui\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
 class OwnWheel(NamedTuple):
-    """A wheel of this program: the name of its file, and its bytes."""
+    """A wheel of this program: its file name and content."""
 
     name: str
     data: bytes
 
 
 def build_own_wheel() -> OwnWheel:
-    """Return a wheel of the program that runs; raise DflashError where that was never installed."""
+    """Return a wheel of the running program; raise DflashError if it was never installed."""
     try:
         distribution = importlib.metadata.distribution(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         what = "this dflash-tui runs from a folder that was not installed, so the packages that it needs are unknown"
         raise DflashError(what, hint="pip install -e . in the checkout") from None
-    # An editable installation keeps the version that the checkout had then.
+    # An editable installation has the version that the checkout had when it was installed.
     metadata = re.sub(
         r"(?m)^Version: .*$", f"Version: {__version__}", distribution.read_text("METADATA") or "", count=1
     )
@@ -237,14 +237,14 @@ def build_own_wheel() -> OwnWheel:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as wheel:
         for name, path in files.items():
             wheel.write(path, name)
-        # pip writes the record of what it installs by itself.
+        # pip itself writes the record of installed files.
         for name, text in {"METADATA": metadata, "WHEEL": _WHEEL, "entry_points.txt": entries, "RECORD": ""}.items():
             wheel.writestr(f"{_PACKAGE}-{__version__}.dist-info/{name}", text)
     return OwnWheel(f"{_PACKAGE}-{__version__}-py3-none-any.whl", archive.getvalue())
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each file below a folder, but for hidden and compiled ones."""
+    """Yield each file below a folder, without hidden and compiled ones."""
     for path in root.rglob("*"):
         name = path.relative_to(root)
         if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):

@@ -1,7 +1,7 @@
-"""Holds the ranks of a server together, in a process beside rank 0: `python -m dflash_tui.peers.keeper keep RUN`.
+"""Supervise the ranks of a server, in a process beside rank 0: `python -m dflash_tui.peers.keeper keep RUN`.
 
-vLLM has no failure detector between hosts. The keeper copies the other ranks' logs, renews their leases, says what it
-knows of them in a file, ends rank 0 when one of them is gone, and ends them when rank 0 has ended.
+vLLM does not detect failures between hosts. The keeper copies the other ranks' logs, renews their leases, records their
+state in a file, stops rank 0 when one of them is gone, and stops them when rank 0 has ended.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from dflash_tui.runs.server_process import KeptRanks, RankStatus, is_kept, list_
 from dflash_tui.vllm_output.log_facts import NetworkReader
 
 _LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease.json"
-# A log that is larger says nothing new, and another host shall not fill the disk of this one.
+# A larger log says nothing new, and another host must not fill this host's disk.
 MOST_LOG = 256 << 20
 _INTERVAL = 0.25
 _BEAT = 1.0
 _RETRY = 1.0
 _STOP_SECONDS = 40.0
 _START_SECONDS = 30.0
-# How long who asked for a stop waits for the other hosts; the keeper goes on trying.
+# How long a stop command waits for the other hosts; the keeper tries for longer.
 PATIENCE = 45.0
-# A last line explains more than the first that is missing.
+# Wait for last log lines, which explain an end.
 _LAST_WORDS = 1.0
-# What has not changed is recorded so often, so that a keeper that is gone is noticed.
+# Unchanged states are recorded this often, so that a dead keeper is noticed.
 _RECORD_SECONDS = 5.0
-# How long processors are looked at, and by how many a rank keeps more or fewer busy for that to be recorded at once.
+# The window of a processor load, and the change of it that is recorded at once.
 _LOAD_SECONDS = 2.0
 _BUSIER = 0.1
 
 
 def start_keeper(run: Run) -> None:
-    """Start the keeper of a server, detached, and wait until it has begun; raise DflashError where it ended at once."""
+    """Start a server's keeper, detached, and wait until it runs; raise DflashError if it exits at once."""
     started = start_detached(run.folder / _LOG, "dflash_tui.peers.keeper", "keep", run.id)
     server_process.adopt_child(started.process)
     deadline = time.monotonic() + _START_SECONDS
@@ -70,24 +70,24 @@ def start_keeper(run: Run) -> None:
 
 
 class ProcessorLoad:
-    """How many processors a rank keeps busy, by what its beats say that they have worked for it."""
+    """The number of busy processors of a rank, from the CPU seconds in its beats."""
 
     def __init__(self) -> None:
         self.busy: float | None = None
-        """The mean of the last seconds; None before, and where nothing is said of it."""
+        """The mean over the window; None at first, and if the beats have no CPU seconds."""
         self._before: tuple[float, float] | None = None
 
     def take(self, at: float, worked: float | None) -> None:
-        """Take in what a beat says, `at` a time of a clock that nobody sets; both are seconds."""
+        """Take the CPU seconds of a beat; `at` is in seconds of a monotonic clock."""
         before = self._before
-        if before is None or worked is None or worked < before[1]:  # a process of it has ended, and its time with it
+        if before is None or worked is None or worked < before[1]:  # a process ended, and its CPU seconds are gone
             self._before, self.busy = None if worked is None else (at, worked), None
         elif at - before[0] >= _LOAD_SECONDS:
             self._before, self.busy = (at, worked), round((worked - before[1]) / (at - before[0]), 2)
 
 
 class Keeper:
-    """Keeps one server: follows each of its far ranks, and ends all when one has ended."""
+    """Keep one server: follow each remote rank, and stop all when one has ended."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -104,7 +104,7 @@ class Keeper:
         self._write()
 
     async def keep(self) -> None:
-        """Keep the ranks until the server has ended on all hosts, or they cannot be reached for longer than a lease."""
+        """Keep the ranks until all have ended, or unreachable ones have outlasted their lease."""
         following = [asyncio.create_task(self._follow(far)) for far in self._run.far_ranks]
         try:
             while server_process.is_alive(self._run) and not self._fallen.is_set():
@@ -121,7 +121,7 @@ class Keeper:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def stop_rank(self, far: FarRank) -> None:
-        """Stop a rank on its host; one that cannot be reached is tried again until its lease has run out."""
+        """Stop a rank on its host; an unreachable one is tried again until its lease has expired."""
         deadline = time.monotonic() + LEASE_SECONDS + _STOP_SECONDS
         before = self._ranks[far.rank]
         if before.state in {RankState.SUSPENDED, RankState.LOST}:  # which may be why rank 0 has ended
@@ -143,7 +143,7 @@ class Keeper:
                 return
 
     async def _follow(self, far: FarRank) -> None:
-        """Watch a rank, and connect again whenever the connection is lost; the copy of its log is the bookmark."""
+        """Watch a rank, reconnecting after each loss; the copied log's size marks where to resume."""
         while True:
             try:
                 async with open_connection(far.host) as peer:
@@ -185,13 +185,13 @@ class Keeper:
                 file.write(data)
 
     def _judge(self, far: FarRank, beat: RankBeat) -> None:
-        """Take in a beat: rank 0 says that it is healthy for as long as nobody asks it, whatever happened here."""
+        """Apply a beat; rank 0 reports healthy whatever happens to the others, until it gets a request."""
         before, last, self._beats[far.rank] = self._ranks[far.rank], self._beats.get(far.rank, beat), beat
         self._loads[far.rank].take(time.monotonic(), beat.worked)
         if self._is_stopping or before.state not in {RankState.RUNNING, RankState.SUSPENDED, RankState.LOST}:
             return
         most = self._workers[far.rank] = max(self._workers[far.rank], beat.workers)
-        # A worker that changes its name is none for a moment; one that died is missing in the next beat, too.
+        # A worker that changes its name is missing for one beat; a dead one is missing in the next, too.
         if not beat.is_alive or max(beat.workers, last.workers) < most:
             why = beat.why or ("one of its workers exited" if beat.is_alive else "it exited")
             self._set(far, RankState.ENDED, why)
@@ -202,7 +202,6 @@ class Keeper:
             self._set(far, RankState.RUNNING, self._describe_broken_link(), resident=beat.resident)
 
     def _describe_broken_link(self) -> str:
-        """Return what is wrong with this end of the link, which ssh may not need; empty for nothing."""
         cluster = self._run.plan.cluster
         name = cluster.hosts[0].interface if cluster else ""
         return f"{name} of this machine has no carrier" if name and network.is_unplugged(name) else ""
@@ -218,7 +217,7 @@ class Keeper:
         self._record(after)
 
     def _record(self, status: RankStatus) -> None:
-        """Record how a rank is for who watches the run: what changed at once, all else every few seconds."""
+        """Record a rank's state for observers: changes at once, all else every few seconds."""
         beat, before = self._beats.get(status.rank), self._recorded.get(status.rank)
         living_beat = beat if status.state in {RankState.RUNNING, RankState.SUSPENDED} else None
         sample = RankSampled(
@@ -264,13 +263,13 @@ def _has_changed(before: RankSampled, after: RankSampled) -> bool:
 
 
 async def stop_far_ranks(run: Run) -> None:
-    """Stop the other ranks of a server whose keeper is gone; one that cannot be reached is tried for a lease's time."""
+    """Stop the other ranks of a server whose keeper is gone; unreachable ones are tried until their lease expires."""
     taking_over = Keeper(run)
     await asyncio.gather(*map(taking_over.stop_rank, run.far_ranks))
 
 
 async def wait_until_stopped(run: Run, seconds: float) -> list[RankStatus]:
-    """Return how the other ranks of a server are once its keeper has stopped them, or after so many seconds."""
+    """Return the state of the other ranks once the keeper has stopped them, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and is_kept(run) and list_left(run):
         await asyncio.sleep(_INTERVAL)
@@ -282,44 +281,44 @@ async def wait_until_stopped(run: Run, seconds: float) -> list[RankStatus]:
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """For how many seconds a rank lives on unless it is renewed, when it was, and why it was ended."""
+    """A rank's lease: how long it lives without a renewal, the last renewal, and why it was ended."""
 
     seconds: float
     renewed: float
-    """By a clock that goes on while the machine sleeps, and that nobody sets."""
+    """By CLOCK_BOOTTIME, which continues while the machine sleeps and is never set."""
     ended: str = ""
-    """Why the guard has ended the rank; empty while it has not."""
+    """Why the guard ended the rank; empty if it did not."""
 
 
 register_type(Lease)
 
 
 def read_lease(run: Run) -> Lease | None:
-    """Return the lease of a rank; None where it has none."""
+    """Return the lease of a rank; None without one."""
     return untrusted_json.read_own_json(run.folder / _LEASE, Lease)
 
 
 def write_lease(run: Run, seconds: float) -> None:
-    """Begin the lease of a rank."""
+    """Start the lease of a rank."""
     _write(run, Lease(seconds, _now()))
 
 
 def renew_lease(run: Run) -> None:
-    """Renew the lease of a rank, unless it was ended; on a full disk it stays as it was."""
+    """Renew the lease of a rank, unless it was ended; a full disk leaves it unchanged."""
     if (lease := read_lease(run)) and not lease.ended:
         with contextlib.suppress(OSError):
             _write(run, Lease(lease.seconds, _now()))
 
 
 def start_guard(run: Run) -> None:
-    """Start the guard of a rank, detached from who launches it."""
+    """Start the guard of a rank, detached from the launching process."""
     server_process.adopt_child(
         start_detached(run.folder / _GUARD_LOG, "dflash_tui.peers.keeper", "guard", run.id).process
     )
 
 
 async def guard_lease(run: Run) -> None:
-    """Wait until the rank has ended, and end it when its lease runs out."""
+    """Wait until the rank ends, or stop it when its lease expires."""
     while server_process.is_alive(run):
         lease = read_lease(run)
         if lease and _now() - lease.renewed > lease.seconds:
@@ -338,7 +337,7 @@ def _write(run: Run, lease: Lease) -> None:
 
 
 def main(role: str, name: str) -> int:
-    """Do the work of a role until the run has ended; what cannot be done is said in the log of the process."""
+    """Run a role until the run has ended; errors go to the process's log."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         run = registry.find_run(name)

@@ -1,4 +1,4 @@
-"""How the other host is reached; what builds a command raises UsageError for a text that is no name of a host."""
+"""The ssh and rsync commands that reach another host; building one raises UsageError for an invalid host name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dflash_tui.common.sanitizer import join_last_lines
 from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster import LOCAL
 
-# A question nobody sees would wait for ever. A host that loads models answers late; a connection that is cut is found
-# within 12 s. One of its own: what another shares with us ends with that.
+# Prompts would wait forever, unseen. A host that loads models answers late; a dead connection is found within 12 s.
+# Connections are not shared, since a shared one ends with its owner.
 _OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
@@ -30,24 +30,25 @@ _OPTIONS = {
     "ForwardX11": "no",
     "RequestTTY": "no",
 }
-# Constant words, in one line for any shell of a user. One that is no login's lacks the folder where pip and uv put
-# programs of a user; where there is none of ours, the one that was installed from another host is run.
+# Constant words in one line, for any login shell. A non-login shell lacks the folder of programs that pip and uv
+# install for a user; without dflash-tui there, the one that another host installed is run.
 _OWN = '"${XDG_DATA_HOME:-$HOME/.local/share}/dflash-tui/program/bin/dflash-tui"'
 _AGENT = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; command -v dflash-tui >/dev/null || exec """
     f"""{_OWN} agent; exec dflash-tui agent'"""
 )
-# The words of a user come as one word of harmless characters: quotes and backslashes mean other things to csh and fish.
+# The user's words are sent as one word of harmless characters, since csh and fish read quotes and backslashes
+# differently.
 _RUN = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; eval "$(printf %b "$1")"; """
     f"""command -v dflash-tui >/dev/null || exec {_OWN} "$@"; exec dflash-tui "$@"' sh"""
 )
 _PLAIN = frozenset((string.ascii_letters + string.digits + " -_=./:,+%@").encode())
-# A user looks at it: a network that is away for some seconds, as when a laptop roams, takes nobody's panel away.
+# For interactive use: a network that is away for some seconds, as when a laptop roams, must not end the panel.
 _PATIENT = {"ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
-# The address of the link is that of a host whose key is known by another name; whoever else has the address is refused.
+# ssh knows the key under the host's usual name; another machine with the link's address is refused.
 _ON_LINK = {"ProxyCommand": "none", "ProxyJump": "none", "CheckHostIP": "no", "UpdateHostKeys": "no"}
-# The fastest where processors have instructions for it; the others that a user allows follow.
+# The fastest ciphers on processors with AES instructions; the user's other ciphers follow.
 _FAST = {"Ciphers": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com", "Compression": "no"}
 _SSH_PORT = "22"
 # The first Python that is new enough and can make environments runs the text that comes first on stdin.
@@ -88,7 +89,7 @@ _FAILURES = (
 
 
 class LinkAddress(NamedTuple):
-    """How a host is reached by a link: the addresses of both ends, and the name by which its key is known."""
+    """A host on a link: the addresses of both ends, and the name by which ssh knows its key."""
 
     near: str
     far: str
@@ -96,7 +97,7 @@ class LinkAddress(NamedTuple):
 
 
 class NeedsProgram(UsageError):
-    """A host has no program of ours, or one of another release in our own folder: this one may be installed there."""
+    """A host lacks dflash-tui, or our own folder there has another release; this one may be installed."""
 
     def __init__(self, host: str, what: str, *, evidence: str = "") -> None:
         hint = "--install-peers with --host, plan, doctor, up or ab installs it there; on a terminal they ask"
@@ -105,7 +106,7 @@ class NeedsProgram(UsageError):
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise UsageError where a name could be taken for an option of ssh, or one host is named twice."""
+    """Raise UsageError if a name could be an option of ssh, or a host is named twice."""
     for host in hosts:
         if not is_host_name(host):
             what = f"'{host[:80]}' is not a name of a host"
@@ -115,17 +116,17 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def build_agent_command(host: str) -> list[str]:
-    """Return the command that runs the agent on `host`, without a shell of this machine."""
+    """Return the command that runs the agent on `host`; no local shell is involved."""
     if host == LOCAL:
         return [sys.executable, "-P", "-m", "dflash_tui", "agent"]
     return _build_ssh_command(host, _AGENT)
 
 
 def build_install_command(host: str, *words: str) -> list[str]:
-    """Return the command that runs a text of Python on `host`, which is to come on stdin, as long as `words` say first.
+    """Return the command that runs a Python text on `host`; stdin has the text, whose length is the first of `words`.
 
     Raises:
-        ValueError: a word could mean something to a shell.
+        ValueError: a word has a character special to a shell.
     """
     if wrong := [word for word in words if not _WORD.fullmatch(word)]:
         raise ValueError(wrong)
@@ -133,7 +134,7 @@ def build_install_command(host: str, *words: str) -> list[str]:
 
 
 def build_rsync_words(host: str, link: LinkAddress | None, source: str, folder: str) -> list[str]:
-    """Return the words by which rsync copies what is in `source` into a folder on `host`, by the address of a link."""
+    """Return rsync's arguments to copy the content of `source` into a folder on `host`, over a link if given."""
     check_hosts([host])
     user, at, name = host.rpartition("@")
     name = f"[{name}]" if ":" in name else name
@@ -141,7 +142,7 @@ def build_rsync_words(host: str, link: LinkAddress | None, source: str, folder: 
 
 
 def build_probe_command(host: str, link: LinkAddress) -> list[str]:
-    """Return the command that succeeds where ssh reaches `host` by the address of a link."""
+    """Return the command that succeeds if ssh reaches `host` over a link."""
     return _build_ssh_command(host, "true", _choose_way(link))
 
 
@@ -154,9 +155,9 @@ def _choose_way(link: LinkAddress | None) -> Mapping[str, str]:
 def build_program_command(
     host: str, words: Sequence[str], variables: Mapping[str, str] = _NOTHING, *, on_terminal: bool
 ) -> list[str]:
-    """Return the command that runs this program on `host`; `words` follow the program's name.
+    """Return the command that runs dflash-tui on `host` with the arguments `words`.
 
-    `variables` are set there beside those of the login. `on_terminal` it gets a terminal, whose kind (TERM) ssh tells.
+    `variables` are added to the login's. With `on_terminal` it gets a terminal of the kind (TERM) that ssh passes on.
     """
     exports = [f"export {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
     command = f"{_RUN} {_encode_word('; '.join([*exports, shlex.join(['set', '--', *words])]))}"
@@ -164,19 +165,19 @@ def build_program_command(
 
 
 def _encode_word(text: str) -> str:
-    """Return a text as one word that every shell reads alike, for `printf %b`."""
+    """Return a text as one word for `printf %b`, which every shell reads alike."""
     octal = (chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in os.fsencode(text))
     return f"'{''.join(octal)}'"
 
 
 def build_settings_command(host: str) -> list[str]:
-    """Return the command by which ssh says what it is configured to do for `host`; nothing is connected."""
+    """Return the command that prints ssh's settings for `host` without connecting."""
     check_hosts([host])
     return ["ssh", "-G", "--", host]
 
 
 def read_key_name(host: str, settings: str) -> str:
-    """Return the name by which the key of `host` is known, from what ssh says of its settings."""
+    """Return the name by which ssh knows the key of `host`, from ssh's settings."""
     values = dict(line.split(" ", 1) for line in settings.splitlines() if " " in line)
     if alias := values.get("hostkeyalias"):
         return alias
@@ -198,9 +199,9 @@ def _build_ssh_words(more: Mapping[str, str], *, on_terminal: bool = False) -> l
 
 
 def explain_end(host: str, code: int | None, errors: str) -> DflashError:
-    """Return why a connection ended, by the exit code of ssh and the last lines of what it wrote.
+    """Return why a connection ended, from ssh's exit code and the last lines of its stderr.
 
-    255 is ssh's own failure, anything else the far command's.
+    255 is ssh's own failure; any other code is the remote command's.
     """
     last = join_last_lines(errors, 3)
     if code == _NO_PROGRAM or re.search(r"dflash-tui: (?:command )?not found", errors):

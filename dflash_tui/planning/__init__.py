@@ -1,4 +1,4 @@
-"""A recipe, a request and a class of hardware become a plan: command, environment, patches, memory. Pure.
+"""Turn a recipe, a request and a class of hardware into a plan: command, environment, patches, memory. Pure.
 
-Imports `machine` for its values and `common`; starts no process, asks no network and no driver.
+Imports `machine` for its types and `common`; starts no process and queries neither network nor driver.
 """

@@ -1,7 +1,7 @@
-"""One server over several hosts: how each is reached, and the flags and variables of each rank. Pure.
+"""One server over several hosts: how each host is reached, and the flags and variables of each rank. Pure.
 
-vLLM's own executor joins the ranks (`--nnodes`): every host runs the same command with another `--node-rank`, and all
-but the first without an API (`--headless`). The queues between them are not encrypted and ask for no key.
+vLLM's own executor joins the ranks (`--nnodes`): every host runs the same command with its own `--node-rank`, and all
+but the first without an API (`--headless`). The queues between them are neither encrypted nor authenticated.
 """
 
 from __future__ import annotations
@@ -18,83 +18,82 @@ from dflash_tui.planning.field_types import FlagValue, Port
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 
 MASTER_PORT = 29501
-# How a rank on this machine is called among the peers: for trying it out, and for two GPUs of one machine.
+# Peer name for a rank on this machine, to try it out or to use two GPUs of one machine.
 LOCAL = "local"
 _Word = Annotated[str, Meta(max_length=255, pattern=r"^(?:[A-Za-z0-9_][\w.:%@-]*)?\Z")]
 
 
 class ClusterHost(msgspec.Struct, frozen=True):
-    """One host of a server: how it is reached, and what of it the link between the hosts uses."""
+    """One host of a server: its ssh name, and its end of the link."""
 
     host: _Word = ""
-    """How ssh calls it; empty for the host of rank 0."""
+    """Its ssh name; empty for the host of rank 0."""
     address: _Word = ""
     """Its address on the link."""
     interface: _Word = ""
     """The network interface that has the address."""
     devices: Annotated[tuple[_Word, ...], Meta(max_length=16)] = ()
-    """Its RoCE devices on the link; none where the link is sockets only."""
+    """Its RoCE devices on the link; empty if the link uses sockets only."""
     gid_index: Annotated[int, Meta(ge=0, le=4096)] | None = None
-    """Which of the devices' GIDs is RoCE v2 with the address."""
+    """The index of the devices' GID for RoCE v2 with the address."""
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The hosts of a server in the order of their ranks, and the port where they meet."""
+    """The hosts of a server in order of rank, and the port where they rendezvous."""
 
     hosts: Annotated[tuple[ClusterHost, ...], Meta(min_length=2, max_length=64)]
     port: Port = MASTER_PORT
     is_named: bool = True
-    """Whether the hosts are known; else their addresses are words that stand for them."""
+    """Whether the hosts are known; else their addresses are placeholders."""
 
 
 register_type(Cluster)
 
 
 class RankCommand(msgspec.Struct, frozen=True):
-    """What one rank of a server runs, and where."""
+    """The command of one rank, and its host."""
 
     host: str
-    """How ssh calls the host; empty for the host of rank 0."""
+    """The host's ssh name; empty for the host of rank 0."""
     argv: tuple[str, ...]
-    """The command."""
     env: dict[str, str]
-    """What is added to the environment."""
+    """Variables added to the environment."""
     models: tuple[str, ...] = ()
-    """Where it gets target and drafter from, by what its host said; none before it was asked."""
+    """Where its host gets target and drafter from; empty before the host was asked."""
 
 
 def build_unnamed_cluster(hosts: int) -> Cluster:
-    """Return a cluster of hosts that nobody named yet, for looking ahead."""
+    """Return a cluster with placeholders for its hosts."""
     return Cluster(tuple(ClusterHost(f"HOST_{n}" * bool(n), f"ADDRESS_{n}") for n in range(hosts)), is_named=False)
 
 
 def find_place_on_machine(peers: Sequence[str], rank: int) -> tuple[int, int]:
-    """Return how many ranks its machine has before rank `rank`, and how many it has of the server of these `peers`."""
+    """Return how many lower ranks share the machine of `rank`, and how many ranks of the server it has in all."""
     hosts = ["", *("" if peer == LOCAL else peer for peer in peers)]
     own = hosts[rank] if rank < len(hosts) else ""
     return hosts[:rank].count(own), hosts.count(own)
 
 
 def require_named(cluster: Cluster | None) -> None:
-    """Raise UsageError when a server takes hosts that are not named yet."""
+    """Raise UsageError if a server needs hosts that are not named yet."""
     if cluster and not cluster.is_named:
         hosts = len(cluster.hosts)
         named = " ".join(f"--peer HOST_{number}" for number in range(1, hosts)) if hosts > 2 else "--peer HOST"
         raise UsageError(f"it takes {hosts} hosts, and only this one is named", hint=named)
 
 
-# How long ranks wait for each other while they start; vLLM waits for half an hour unless told.
+# How long ranks wait for each other at the start; vLLM's default is half an hour.
 RENDEZVOUS_SECONDS = 600
-# A rank on the CPU: its engine has a process of its own, and autobinding would reserve a core for each rank.
+# For ranks on the CPU: the engine has its own process, and autobinding would reserve a core per rank.
 _ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 _ONE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 _OURS = ("nnodes", "node-rank", "master-addr", "headless")
-# Each rank has its own: with one for all of them they wait for each other for ever and log nothing.
+# Differs per rank: with one value for all, they wait for each other forever without logging anything.
 _ADDRESS = "VLLM_HOST_IP"
 
 
 def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
-    """Raise UsageError when the hosts cannot share `gpus` evenly, or the recipe sets what each rank has its own of."""
+    """Raise UsageError if the hosts cannot share `gpus` evenly, or the recipe sets a value that differs per rank."""
     if resolved.hosts == 1:
         return
     if gpus % resolved.hosts or gpus < resolved.hosts:
@@ -110,7 +109,7 @@ def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
 
 
 def build_rank_flags(cluster: Cluster, rank: int, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
-    """Return the flags that make a command rank `rank`; the port and the time that the recipe sets stay as they are."""
+    """Return the flags of rank `rank`; the recipe's port and timeout win."""
     words: dict[str, FlagValue] = {
         "nnodes": len(cluster.hosts),
         "node-rank": rank,
@@ -123,7 +122,7 @@ def build_rank_flags(cluster: Cluster, rank: int, flags: Mapping[str, FlagValue]
 
 
 def name_roce(cluster: Cluster, rank: int, env: Mapping[str, str]) -> str:
-    """Return over which RoCE devices NCCL was to talk to the other hosts, as found or asked for; empty for none."""
+    """Return the RoCE devices that NCCL should use, as found or set; empty for none."""
     is_asked = env.get("NCCL_NET", "").upper() == "IB" or bool(env.get("NCCL_IB_HCA"))
     return ",".join(cluster.hosts[rank].devices) or (env.get("NCCL_IB_HCA", "any device") if is_asked else "")
 
@@ -131,10 +130,10 @@ def name_roce(cluster: Cluster, rank: int, env: Mapping[str, str]) -> str:
 def build_rank_environment(
     cluster: Cluster, rank: int, variables: Mapping[str, str], *, on_cpu: bool
 ) -> dict[str, str]:
-    """Return the variables of rank `rank`: the `variables` of the recipe, and what keeps the traffic on the link.
+    """Return the variables of rank `rank`: the recipe's `variables`, and those that keep traffic on the link.
 
-    Without its address vLLM publishes that of the default route, and both ranks wait for each other and log nothing;
-    without RoCE's devices NCCL falls back to sockets, which it says nowhere unless it is told to.
+    Without its address vLLM publishes the default route's, and both ranks wait for each other without logging anything.
+    Without the RoCE devices NCCL falls back to sockets, which it logs only if told to.
     """
     own = cluster.hosts[rank]
     env = {_ADDRESS: own.address}
@@ -151,7 +150,7 @@ def build_rank_environment(
 
 
 def count_gpus_needed(flags: Mapping[str, FlagValue]) -> int:
-    """Return how many GPUs a server with these flags takes: tensor times pipeline times data parallelism."""
+    """Return the GPUs that a server with these flags needs: tensor x pipeline x data parallelism."""
     count = 1
     for kind in ("tensor", "pipeline", "data"):
         size = flags.get(f"{kind}-parallel-size", 1)
@@ -160,5 +159,5 @@ def count_gpus_needed(flags: Mapping[str, FlagValue]) -> int:
 
 
 def count_gpus_per_host(resolved: ResolvedRecipe) -> int:
-    """Return how many GPUs a server takes on each of its hosts."""
+    """Return the GPUs that a server needs on each host."""
     return max(1, count_gpus_needed(resolved.flags) // resolved.hosts)

@@ -1,6 +1,6 @@
-"""Graphs mode: CUDA graphs of whole decode steps, without torch.compile; and vLLM's V2 runner in any mode. Pure.
+"""Graphs mode: CUDA graphs of whole decode steps without torch.compile; and vLLM's V2 runner in any mode. Pure.
 
-Which release captures what, and with which attention backend, is read from the sources of vLLM 0.20.0 to 0.33.0
+What each release captures, with which attention backend, is read from the sources of vLLM 0.20.0 to 0.33.0
 (v1/worker/gpu_model_runner.py, v1/worker/gpu, v1/cudagraph_dispatcher.py, v1/attention/backends).
 """
 
@@ -21,29 +21,29 @@ from dflash_tui.planning.recipes.recipe import HardwareLayer, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
-# How many requests at once the measurements had; each number of requests has a graph of its own.
+# Concurrent requests of the measurements; each number of requests has its own graph.
 DEFAULT_SEQUENCES = 8
-# Up to here every number of requests has its graph; above it every eighth, and the others are padded.
+# Up to here each number of requests has a graph; above it every eighth, and others are padded.
 _EACH_CAPTURED = 16
 _STEP = 8
-# Four times what vLLM takes at once by itself on the largest GPU.
+# Four times vLLM's own limit on the largest GPU.
 _MOST_CAPTURED = 4096
 _CONFIG = "compilation-config"
-# Without a name for the mode, releases before 0.30 run eagerly and say nothing.
+# Without a named mode, releases before 0.30 run eagerly without a message.
 _OWN_KEYS: dict[str, Any] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-# What graphs mode may set beside `--enforce-eager`: flags and variables.
+# What graphs mode may set instead of `--enforce-eager`: flags and variables.
 OPTIONS = (f"--{_CONFIG}", "--max-num-seqs", "--gpu-memory-utilization", RUNNER)
 _FIRST_WITH_V2, _ALWAYS_V2 = Version("0.24.0"), Version("0.29.0")
 _V2_FOR_HYBRIDS = Version("0.26.0")
 # Before 0.29 the V2 runner does not count the graphs when it sizes the KV cache (vllm#49233).
 _UTILIZATION_WITH_MARGIN = 0.92
-# Twice as many bytes of logits fit beside the KV cache of any GPU that has 24 GB and more.
+# Twice this many bytes of logits fit beside the KV cache of any GPU with 24 GB or more.
 _LOGITS, _LOGIT = 1 << 29, 2
 _LARGEST_VOCABULARY = 262_144
-# What vLLM takes at once by itself on a GPU of less than 70 GiB.
+# vLLM's own limit of requests on a GPU below 70 GiB.
 _MOST_LEFT_TO_VLLM = 256
-# From which release on FlashInfer verifies drafts within a graph; elsewhere the whole server falls back to eager.
+# The first release whose FlashInfer verifies drafts within a graph; before it the whole server runs eagerly.
 _FLASHINFER_SINCE = {
     Hardware.B200: Version("0.20.0"),
     Hardware.GB10: Version("0.28.0"),
@@ -61,7 +61,7 @@ def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     """Return a recipe with the flags, variables and warnings of graphs mode; `tokens` are drafted per step.
 
     Raises:
-        UsageError: the server would run eagerly, or a setting says otherwise.
+        UsageError: the server would run eagerly, or a setting contradicts graphs mode.
     """
     if resolved.recipe.for_cpu:
         raise UsageError("graphs mode needs a GPU: a CPU has no CUDA graphs", hint="--mode eager")
@@ -85,15 +85,15 @@ def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
 
 
 def apply_mode(resolved: ResolvedRecipe, mode: Mode, tokens: int) -> ResolvedRecipe:
-    """Return a recipe with what a mode adds to it, and with as many requests as vLLM's V2 runner can be started for."""
+    """Return a recipe with the changes of a mode, and with the requests limited for vLLM's V2 runner."""
     return apply_graphs_mode(resolved, tokens) if mode is Mode.GRAPHS else _limit_v2_requests(resolved, tokens)
 
 
 def _limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
-    """Return a recipe that names how many requests the V2 runner is started for, where it was chosen without that.
+    """Return a recipe with `max-num-seqs` set, if it chose the V2 runner without setting it.
 
-    Before it serves, that runner makes the logits of `tokens` drafts of each request that it may ever take, twice, and
-    has not counted them when it sized the KV cache: 1,024 requests x 16 tokens x 262,144 words were 8 GiB each, and one
+    Before it serves, the V2 runner makes the logits of `tokens` drafts for every possible request, twice, and does not
+    count them when it sizes the KV cache. 1,024 requests x 16 tokens x a vocabulary of 262,144 took 8 GiB each, and an
     H200 with vLLM 0.26.0 ran out of memory.
     """
     chosen = resolved.env.get(RUNNER) == "1" and can_choose_v2_runner(Version(resolved.engine.vllm))
@@ -111,7 +111,7 @@ def _limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
 
 
 def is_choice(resolved: ResolvedRecipe, mode: Mode, tokens: int) -> bool:
-    """Whether a launch in another mode, with so many drafted tokens, could have graphs mode instead."""
+    """Whether a launch in another mode, with `tokens` drafts per step, could use graphs mode instead."""
     if resolved.recipe.for_cpu or mode is Mode.GRAPHS:
         return False
     try:
@@ -139,12 +139,12 @@ def _check_attention(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> N
 
 
 def find_flashinfer_release(resolved: ResolvedRecipe) -> Version:
-    """Return the release from which on FlashInfer verifies drafts within a whole graph on this class of GPU."""
+    """Return the first release whose FlashInfer verifies drafts within a whole graph on this class of GPU."""
     return _FLASHINFER_SINCE.get(resolved.hardware, _FLASHINFER_EVERYWHERE)
 
 
 def find_flashinfer(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> str:
-    """Return the setting that chooses a FlashInfer which verifies no drafts within a whole graph; empty for none."""
+    """Return the setting that chooses a FlashInfer without whole graphs of verification; empty if none does."""
     backends = {
         "attention-backend": flags.get("attention-backend"),
         "speculation.attention_backend": resolved.speculation.get("attention_backend"),
@@ -157,7 +157,7 @@ def find_flashinfer(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> st
 def _split_compilation_config(
     flags: dict[str, FlagValue], changed: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, FlagValue]]:
-    """Return the compilation config in `flags`, keys after a dot included, and the other flags."""
+    """Return the compilation config in `flags`, with keys after a dot, and the other flags."""
     config: dict[str, Any] = {}
     others: dict[str, FlagValue] = {}
     for name, value in flags.items():
@@ -186,7 +186,7 @@ def _choose_sequences(flags: dict[str, FlagValue]) -> tuple[int, list[str]]:
 
 
 def _list_capture_sizes(flags: dict[str, FlagValue], verified: int, sequences: int) -> list[int]:
-    """Return the batches in tokens to capture, for steps that verify `verified` tokens of each of `sequences`."""
+    """Return the batch sizes in tokens to capture, for steps that verify `verified` tokens per sequence."""
     counts = {
         count
         for count in range(1, min(sequences, _MOST_CAPTURED) + 1)
@@ -203,18 +203,18 @@ def is_hybrid(config: ModelConfig | None) -> bool:
 
 
 def can_choose_v2_runner(vllm: Version) -> bool:
-    """Whether a release has the V2 runner and takes another one unasked."""
+    """Whether a release has the V2 runner without using it by default."""
     return _FIRST_WITH_V2 <= vllm < _ALWAYS_V2
 
 
 def _needs_v2_runner(resolved: ResolvedRecipe, vllm: Version) -> bool:
-    """Whether the default runner of this release may leave the drafter eager, and the V2 runner serves the model."""
+    """Whether this release's default runner may leave the drafter eager, and the V2 runner supports the model."""
     since = _V2_FOR_HYBRIDS if is_hybrid(resolved.target.config) else _FIRST_WITH_V2
     return since <= vllm < _ALWAYS_V2
 
 
 def _reserve_memory(flags: dict[str, FlagValue]) -> list[str]:
-    """Lower `gpu-memory-utilization` in `flags` where it leaves no margin for the graphs; return what to say of it."""
+    """Lower `gpu-memory-utilization` in `flags` if it leaves no margin for the graphs; return the warnings."""
     share = flags.get("gpu-memory-utilization")
     if not isinstance(share, float | int) or share <= _UTILIZATION_WITH_MARGIN:
         return []

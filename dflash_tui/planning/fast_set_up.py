@@ -1,6 +1,6 @@
-"""The fast set-up of a launch: split verification, and a runner that captures the drafter. Pure.
+"""The fast set-up: split verification, and a runner that captures the drafter. Pure.
 
-What it gains, and how its answers compare with the published command's, is in docs/faster.md.
+docs/faster.md has its gain, and the comparison of its answers with the published command's.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_num
 _PATCHES = ("triton-split-verify-0.24", "triton-split-verify-0.32", "triton-split-verify")
 # The patches split steps of up to 16 tokens: the drafts and the token before them.
 _MOST_DRAFTS = 15
-# At 16 streams of 2k tokens its gain was gone on an H200 (docs/faster.md).
+# At 16 streams of 2k tokens an H200 showed no gain (docs/faster.md).
 _MOST_STREAMS = 15
-# Where its answers were compared with those of the published command and none was a fault.
+# GPU and release for which its answers were compared with the published command's, without a fault.
 _COMPARED = {(Hardware.H100, "0.26.0"), (Hardware.H200, "0.26.0")}
 _COMPILES = frozenset({Hardware.H100, Hardware.H200})
 
 
 class FastSetUp(NamedTuple):
-    """What the fast set-up changes of the published one."""
+    """What the fast set-up changes in the published one."""
 
     mode: Mode
     settings: dict[str, Any]
-    """As `--set` takes them."""
+    """Settings as for `--set`."""
     is_compared: bool
     """Whether its answers were compared with the published command's on this class of GPU and release."""
 
 
 def build_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None) -> FastSetUp:
-    """Return the fast set-up of a recipe that drafts `tokens` per step for `streams` requests at a time.
+    """Return the fast set-up for `tokens` drafts per step and `streams` concurrent requests.
 
     Raises:
-        UsageError: there is none, and why.
+        UsageError: the recipe has none; the message says why.
     """
     named = read_whole_number(normalize_flag_names(resolved.flags), "max-num-seqs")
     streams = streams or named or cuda_graphs.DEFAULT_SEQUENCES
@@ -60,7 +60,7 @@ def build_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None
 
 
 def find_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None) -> FastSetUp | None:
-    """Return the fast set-up of a recipe, as `build_fast_set_up`; None where there is none."""
+    """Return the fast set-up of a recipe, as `build_fast_set_up`; None if it has none."""
     try:
         return build_fast_set_up(resolved, tokens, streams)
     except UsageError:

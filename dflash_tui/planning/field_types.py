@@ -1,4 +1,4 @@
-"""The types of the fields of recipes, patches and catalogues: text, names and numbers, and what each may be. Pure."""
+"""Types of the fields of recipes, patches and catalogues: text, names and numbers with their limits. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-# `$` alone would let a line feed pass at the end; JSON Schema has no `\Z`.
+# `$` alone also matches before a final line feed; JSON Schema has no `\Z`.
 END = r"$(?!\n)"
-# No control characters, and none that reorder or hide what stands beside them.
+# Control characters, and characters that reorder or hide text beside them.
 _UNSEEN = r"\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 _PLAIN = rf"[^\x00-\x1f{_UNSEEN}]"
-# Who shares a file decides how long its texts are; a path has 4096 bytes at most.
+# Shared files could hold texts of any length; a path has 4096 bytes at most.
 LONGEST_TITLE, _LONGEST_TEXT, _LONGEST_NAME = 300, 4096, 200
 
 Name = Annotated[str, Meta(pattern=rf"^[a-z0-9][a-z0-9._-]{{0,63}}{END}")]
@@ -21,13 +21,13 @@ EnvName = Annotated[str, Meta(pattern=rf"^[A-Za-z_][A-Za-z0-9_]*{END}", max_leng
 PLAIN_TEXT = rf"^{_PLAIN}+{END}"
 Text = Annotated[str, Meta(min_length=1, max_length=_LONGEST_TEXT, pattern=PLAIN_TEXT)]
 MaybeText = Annotated[str, Meta(max_length=_LONGEST_TEXT, pattern=rf"^{_PLAIN}*{END}")]
-# What stands in a line of a list.
+# Text shown in one line of a list.
 Title = Annotated[str, Meta(min_length=1, max_length=LONGEST_TITLE, pattern=PLAIN_TEXT)]
 MaybeTitle = Annotated[str, Meta(max_length=LONGEST_TITLE, pattern=rf"^{_PLAIN}*{END}")]
-# Text that becomes a word of a command beside others, where a dash at its start would make it an option.
+# Text that becomes one word of a command, where a leading dash would make it an option.
 PLAIN_WORD = rf"^(?!-){_PLAIN}*{END}"
 Word = Annotated[str, Meta(min_length=1, max_length=_LONGEST_TEXT, pattern=PLAIN_WORD)]
-# Text that may be folded over lines, as `>` does.
+# Text that may be folded over lines, as YAML's `>` does.
 Prose = Annotated[str, Meta(min_length=1, max_length=1 << 14, pattern=rf"^[^\x00-\x09\x0b-\x1f{_UNSEEN}]*$")]
 Link = Annotated[str, Meta(pattern=rf"^(?:https://[^\s\x00-\x1f\x7f-\x9f]+)?{END}", max_length=_LONGEST_TEXT)]
 Hosts = Annotated[int, Meta(ge=1, le=64)]
@@ -45,6 +45,6 @@ Releases = Annotated[
 VllmVersion = Annotated[
     str, Meta(pattern=rf"^\d+\.\d+\.\d+(?:\.?rc\d+)?(?:\.?post\d+)?(?:\.?dev\d+)?{END}", max_length=60)
 ]
-# A plain `str`: msgspec 0.22.0 frees the pattern of a `Text` in a union with a list or mapping once too often, and
-# Python dies of it when it ends. The words of flags are checked in recipe_loader.
+# A plain `str`: in a union with a list or mapping, msgspec 0.22.0 frees the pattern of a `Text` once too often, and
+# Python crashes at exit. recipe_loader checks the words of flags.
 FlagValue = bool | int | float | str | list[Word] | dict[str, Any]

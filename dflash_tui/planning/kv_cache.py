@@ -1,4 +1,4 @@
-"""Compute the KV cache that one request needs, from the models' config.json and as vLLM reserves it. Pure."""
+"""Compute the KV cache of one request from the models' config.json, as vLLM reserves it. Pure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import msgspec
 from dflash_tui.planning.recipes.recipe import ModelConfig, VisionConfig
 
 STEP = 1024
-# Below that many times the fewest layers of a kind the most make a group.
+# If the most frequent kind has fewer than this many times the layers of the rarest, it sets the size of a group.
 _ALIKE = 1.5
 _BYTES = {"auto": 2, "float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1}
-# Of a state; what else vLLM may be told, or take by itself, is float32 in the models that have such.
+# Bytes per number of a state; models with states use float32 for every other setting.
 _STATE_BYTES = {"float16": 2, "bfloat16": 2}
-# What layers keep, by the names of layer_types and layers_block_type, and by the letters of a hybrid_override_pattern.
+# What a layer caches, by names in layer_types and layers_block_type, and letters in hybrid_override_pattern.
 _KINDS = {
     "full_attention": "full", "attention": "full", "chunked_attention": "full", "sliding_attention": "sliding",
     "linear_attention": "linear", "mamba": "mamba", "mlp": "none", "moe": "none",
     "*": "full", "M": "mamba", "-": "none", "E": "none",
 }  # fmt: skip
 _UNKNOWN = "unknown"
-# Layers that keep neither all keys and values nor those of a window: which, nothing here knows.
+# Keys of models whose layers cache in other ways than those of `_KINDS`.
 _OTHER_LAYERS = ("compress_ratios", "hybrid_layer_pattern", "linear_attn_config")
-# An index of 128 numbers has one byte for each, and a scale of four.
+# A sparse-attention index has one byte per number, and a four-byte scale per 128 numbers.
 _INDEXED, _SCALE = 128, 4
-# The encoder whose weights are counted.
+# The only vision encoder whose weights are counted.
 GEMMA_VISION = "gemma4_vision"
-# Where the language model stands in a config.json: beside a vision tower, or in a drafter of the speculators format.
+# Keys of the language model in a config.json: beside a vision tower, or in a drafter of the speculators format.
 _INNER = ("text_config", "transformer_layer_config")
 
 
 class _Layers(NamedTuple):
-    """The layers of one kind in a model, and the bytes of each."""
+    """The layers of one kind in a model, and the cached bytes of each."""
 
     kind: str
     number: int
@@ -45,13 +45,13 @@ class KvCache(NamedTuple):
     """The KV cache of a target and, with speculation, its drafter."""
 
     models: tuple[ModelConfig | None, ...]
-    """The target's config, and the drafter's."""
+    """Configs of the target and the drafter."""
     in_flight: int
-    """How many tokens may be under way."""
+    """The most tokens that may be in flight."""
     tokens: int = 0
-    """How many tokens are drafted per step."""
+    """Drafted tokens per step."""
     split: int = 1
-    """Over how many GPUs it is divided."""
+    """GPUs that it is divided over."""
     dtype: str = "auto"
     """vLLM's --kv-cache-dtype."""
     state_dtype: str = "auto"
@@ -59,16 +59,17 @@ class KvCache(NamedTuple):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What of it cannot be computed."""
+        """The parts that cannot be computed."""
         target, *drafter = (self._measure_layers(model, 1) for model in self.models)
         if target is None:
             return ("KV cache",)
         return ("KV cache of the drafter",) if None in drafter else ()
 
     def needed(self, length: int) -> int | None:
-        """Return the bytes on each GPU for a request of `length` tokens, without the drafter's where it is unknown.
+        """Return the bytes per GPU for a request of `length` tokens, without the drafter's part if that is unknown.
 
-        On an H200 vLLM 0.26.0 said 3.753 GiB for 16384 tokens of Gemma 4 26B-A4B with its drafter; this gives 3.750.
+        On an H200, vLLM 0.26.0 reported 3.753 GiB for 16384 tokens of Gemma 4 26B-A4B with its drafter; this gives
+        3.750.
         """
         found = [self._measure_layers(model, length) for model in self.models]
         if found[0] is None:
@@ -78,7 +79,7 @@ class KvCache(NamedTuple):
         return sum(-(-layer.number // group) * group * layer.size for layer in layers)
 
     def longest(self, room: int, most: int | None) -> int | None:
-        """Return the longest request that fits into `room` bytes, in whole 1024 tokens; None when not even 1024 do."""
+        """Return the longest request that fits into `room` bytes, in whole 1024 tokens; None if not even 1024 fit."""
         if self.needed(1) is None:
             return None
         lengths = range(STEP, max(most or 1 << 20, STEP) + 1, STEP)
@@ -86,11 +87,11 @@ class KvCache(NamedTuple):
         return lengths[fitting - 1] if fitting else None
 
     def _measure_layers(self, model: ModelConfig | None, length: int) -> list[_Layers] | None:
-        """Return the layers of one model by kind, None when its config or the data type does not tell.
+        """Return the layers of one model by kind; None if its config or data type is unknown.
 
-        Each full-attention layer keeps keys and values of all tokens, or a latent vector of each (MLA); a sliding layer
-        those of its window and of the tokens that are under way (vLLM's SlidingWindowSpec); a linear layer, and one of
-        Mamba, has states of fixed size.
+        A full-attention layer caches keys and values of all tokens, or one latent vector per token (MLA); a sliding
+        layer those of its window and of the tokens in flight (vLLM's SlidingWindowSpec); a linear or Mamba layer caches
+        states of fixed size.
         """
         element = _BYTES.get(self.dtype)
         if model is None or element is None:
@@ -101,7 +102,7 @@ class KvCache(NamedTuple):
             return None
         sliding = min(length, (model.sliding_window or length) - 1 + self.in_flight)
         full_heads, full_width = model.num_global_key_value_heads or heads, model.global_head_dim or width
-        # A head is never divided: where there are more GPUs than heads, several keep the same one.
+        # Heads are not divided: with more GPUs than heads, several GPUs keep the same head.
         number = _STATE_BYTES.get(self.state_dtype, 4)
         full = 2 * max(1, full_heads // self.split) * full_width * element * length
         by_kind = {
@@ -114,9 +115,9 @@ class KvCache(NamedTuple):
 
 
 def _find_group(layers: list[_Layers]) -> int:
-    """Return how many layers a group of vLLM's KV cache has; a kind is padded to whole groups (kv_cache_utils.py).
+    """Return the layers per group of vLLM's KV cache; each kind is padded to whole groups (kv_cache_utils.py).
 
-    On an H200 vLLM 0.26.0 added 2 and 4 layers to 48 and 16 of Qwen3.5-27B beside a drafter's five.
+    On an H200, vLLM 0.26.0 padded 48 and 16 layers of Qwen3.5-27B by 2 and 4, beside a drafter's five.
     """
     if len({layer.kind for layer in layers}) < 2:
         return 1
@@ -125,14 +126,14 @@ def _find_group(layers: list[_Layers]) -> int:
 
 
 def add_head(target: ModelConfig) -> ModelConfig:
-    """Return a target with the layer of full attention by which it drafts for itself (MTP)."""
+    """Return a target with its draft head's (MTP) full-attention layer added."""
     names = {kind: name for name, kind in reversed(_KINDS.items())}
     kinds = tuple(names.get(kind, kind) for kind in (*classify_layers(target), "full"))
     return msgspec.structs.replace(target, num_hidden_layers=len(kinds), layer_types=kinds)
 
 
 def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
-    """Return what a config.json says of its language model; None when it says what no model can have."""
+    """Return a config.json's language model; None if a value is impossible."""
     inner = [config.get(name) for name in _INNER]
     text = next((part for part in inner if isinstance(part, Mapping)), config)
     fields = {name: text.get(name) for name in ModelConfig.__struct_fields__}
@@ -148,7 +149,7 @@ def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
 
 
 def classify_layers(model: ModelConfig) -> list[str]:
-    """Return `full`, `sliding`, `linear`, `mamba`, `none` or `unknown` for each layer."""
+    """Return the kind of each layer: `full`, `sliding`, `linear`, `mamba`, `none` or `unknown`."""
     count = model.num_hidden_layers or 0
     if named := model.layer_types or model.layers_block_type or model.hybrid_override_pattern:
         return [_KINDS.get(kind, _UNKNOWN) for kind in named][: count or None]
@@ -161,10 +162,10 @@ def classify_layers(model: ModelConfig) -> list[str]:
 
 
 def _states(model: ModelConfig, tokens: int, number: int) -> int:
-    """Return the bytes that one request keeps in one layer of gated delta network (vLLM's MambaSpec, 0.32.0).
+    """Return the bytes of one request in one layer of gated delta network (vLLM's MambaSpec, 0.32.0).
 
-    A state is matrices, with `number` bytes for each of their numbers, and the convolution's tail. There is one for
-    what was accepted, one per drafted token, and one where a prefix begins that is cached.
+    A state has matrices, with `number` bytes per element, and the convolution's tail. There are 2 + `tokens` states:
+    one for accepted tokens, one per drafted token, and one where a cached prefix begins.
     """
     keys, values = model.linear_num_key_heads or 0, model.linear_num_value_heads or 0
     key, value = model.linear_key_head_dim or 0, model.linear_value_head_dim or 0
@@ -173,7 +174,7 @@ def _states(model: ModelConfig, tokens: int, number: int) -> int:
 
 
 def _mamba_states(model: ModelConfig, tokens: int, number: int) -> int:
-    """Return the bytes that one request keeps in one layer of Mamba 2, in as many states as of a delta network."""
+    """Return the bytes of one request in one Mamba 2 layer, with as many states as a delta network."""
     heads, width, size = model.mamba_num_heads or 0, model.mamba_head_dim or 0, model.ssm_state_size or 0
     tail = (model.conv_kernel or 1) - 1 + tokens
     columns = heads * width + 2 * (model.n_groups or 1) * size
@@ -181,9 +182,9 @@ def _mamba_states(model: ModelConfig, tokens: int, number: int) -> int:
 
 
 def _measure_latents(model: ModelConfig, element: int) -> int:
-    """Return the bytes of a token in one layer of multi-head latent attention, which every GPU keeps whole.
+    """Return the bytes of one token in one layer of multi-head latent attention, which every GPU keeps whole.
 
-    Where attention is sparse, an index that chooses the tokens is kept as well.
+    Sparse attention also keeps an index that chooses the tokens.
     """
     index = model.index_head_dim or 0
     return ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * element + index + index // _INDEXED * _SCALE

@@ -18,34 +18,34 @@ from dflash_tui.planning.recipes.recipe import Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.serve_flags import is_text_only, normalize_flag_names, read_whole_number
 
-if TYPE_CHECKING:  # the arithmetic itself asks no driver
+if TYPE_CHECKING:  # only the types are needed
     from dflash_tui.machine.gpus import Gpu
 
 GIB = 1 << 30
-# vLLM's own defaults, engine/arg_utils.py and config/cache.py of 0.20.2 to 0.33.0.
+# vLLM's defaults, engine/arg_utils.py and config/cache.py of 0.20.2 to 0.33.0.
 DEFAULT_UTILIZATION = 0.92
 _LARGE_GPU = 70 * GIB
 # CUDA context and libraries: 0.22 to 0.24 GiB on an H200 with vLLM 0.26.0.
 _CONTEXT = int(0.25 * GIB)
 # CUDA graphs: 0.56 GiB on an H200 with vLLM 0.26.0, Gemma 4 26B-A4B shape, target and drafter.
 _GRAPHS = int(0.6 * GIB)
-# Decode graphs alone: 0.09 GiB for 8 graphs of the target there.
+# Decode graphs alone: 0.09 GiB for 8 graphs of the target on that H200.
 _DECODE_GRAPHS = int(0.2 * GIB)
-# Peak activations, fitted to four runs there (hidden size 2816, vocabulary 262144; sequences, batched tokens, GiB):
-# without speculation 1024, 16384, 5.13; with it 1024, 16384, 9.13 and 1024, 32768, 10.59 and 4, 8192, 1.54. They grow
-# with the tokens, and with one float32 matrix of logits (1 GiB for 1024 sequences) times three, or seven with drafts.
+# Peak activations, fitted to four runs on that H200 (hidden size 2816, vocabulary 262144; sequences, batched tokens,
+# GiB): without speculation 1024, 16384, 5.13; with it 1024, 16384, 9.13 and 1024, 32768, 10.59 and 4, 8192, 1.54. They
+# grow with the tokens, and with three float32 matrices of logits (1 GiB each for 1024 sequences), seven with drafts.
 _ALWAYS = int(0.8 * GIB)
 _PER_TOKEN = 17
 _LOGITS = 3
 _LOGITS_DRAFTING = 7
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d{1,4}(?:\.\d{1,3})?)[Bb](?![A-Za-z0-9])")
 _MOST_BITS = 32
-# From 0.26.0 on vLLM reserves a sliding window for two batches under way (pull request 47728).
+# From 0.26.0 on vLLM reserves a sliding window for two batches in flight (pull request 47728).
 _TWO_BATCHES = Version("0.26.0")
 
 
 class GpuMemory(NamedTuple):
-    """The memory a launch may use: bytes of one GPU in all and free, and whether it is the system's (unified)."""
+    """The memory of one GPU in bytes, total and free, and whether it is the machine's (unified)."""
 
     hardware: Hardware
     total: int
@@ -54,7 +54,7 @@ class GpuMemory(NamedTuple):
 
 
 def smallest_gpu_memory(cards: Sequence[Gpu]) -> GpuMemory | None:
-    """Return the memory of the GPUs that a server is divided over, by the smallest; None when it is unknown."""
+    """Return the memory of the smallest of a server's GPUs; None if it is unknown."""
     readable_cards = [card for card in cards if card.memory_total]
     if not readable_cards:
         return None
@@ -63,77 +63,77 @@ def smallest_gpu_memory(cards: Sequence[Gpu]) -> GpuMemory | None:
     return GpuMemory(readable_cards[0].hardware, total, free, readable_cards[0].unified)
 
 
-_BITS = 16  # of a weight that is not quantized
+_BITS = 16  # of an unquantized weight
 
 
 class LocalModel(NamedTuple):
-    """What is known of a model that is on this machine."""
+    """A model on this machine."""
 
     config: ModelConfig | None
-    """Its shape, as its config.json says."""
+    """Its shape, from config.json; None if unknown."""
     total_bytes: int | None
-    """The size of its files."""
+    """The size of its files; None if unknown."""
 
 
 class MemoryShare(msgspec.Struct, frozen=True):
-    """One part of the memory of a launch in bytes, None when it is unknown, and how it was found."""
+    """One part of a launch's memory in bytes, None if unknown, and the source of the figure."""
 
     name: str
     size: int | None
     source: str
     least: bool = False
-    """Whether it takes that much at least."""
+    """Whether `size` is a lower bound."""
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True):
-    """The memory that a launch needs on one GPU, in bytes."""
+    """The memory in bytes that a launch needs on one GPU."""
 
     shares: tuple[MemoryShare, ...]
-    """Its parts without the KV cache, in the order of loading."""
+    """All parts but the KV cache, in the order of loading."""
     budget: int
-    """What vLLM takes: `--gpu-memory-utilization` of the whole."""
+    """The memory that vLLM takes: `--gpu-memory-utilization` of `total`."""
     total: int
-    """The memory of the GPU."""
+    """The GPU's memory."""
     free: int
-    """The memory of the GPU that is free now."""
+    """The GPU's free memory."""
     unified: bool
     """Whether it is the machine's memory (GB10)."""
     kv_needed: int | None
-    """The KV cache of one request of `max_model_len` tokens; None when unknown."""
+    """The KV cache of one request of `max_model_len` tokens; None if unknown."""
     kv_left: int
-    """What the budget leaves for the KV cache."""
+    """The budget left for the KV cache."""
     max_model_len: int | None
-    """The longest request in tokens; None when unknown."""
+    """The longest request in tokens; None if unknown."""
     utilization: float
     """`--gpu-memory-utilization`, 0 to 1."""
     longest: int | None = None
-    """The length, in whole 1024 tokens, of the longest request that fits into `kv_left`."""
+    """The longest request that fits into `kv_left`, in whole 1024 tokens."""
     unknown: tuple[str, ...] = ()
-    """The parts of which nothing is known, or what they take at least: the sums are lower bounds then."""
+    """The parts of unknown size, or with a lower bound only; the sums are lower bounds then."""
 
     @property
     def fixed(self) -> int:
-        """What is needed whatever the KV cache."""
+        """The memory of all parts but the KV cache."""
         return sum(share.size or 0 for share in self.shares)
 
     @property
     def certain(self) -> int:
-        """What is needed at least: everything but the activations, which are an estimate, and one request's cache."""
+        """The memory needed at least: all but the activations, which are estimated, and one request's KV cache."""
         return sum(share.size or 0 for share in self.shares if share.name != "activations") + (self.kv_needed or 0)
 
     @property
     def knows_weights(self) -> bool:
-        """Whether the size of the weights is known, and not only what they take at least."""
+        """Whether the size of the weights is known, not only a lower bound."""
         return "weights" not in self.unknown
 
     @property
     def holds_request(self) -> bool:
-        """Whether one request of the longest length fits, as far as that is known."""
+        """Whether one request of the longest length fits; True if its size is unknown."""
         return self.kv_needed is None or self.kv_needed <= self.kv_left
 
     @property
     def requests(self) -> float | None:
-        """How many requests of the longest length fit into the KV cache at a time."""
+        """Requests of the longest length that fit into the KV cache at once; None if unknown."""
         return self.kv_left / self.kv_needed if self.kv_needed else None
 
 
@@ -145,10 +145,10 @@ def estimate_memory(
     tokens: int,
     models: Sequence[LocalModel | None] = (),
 ) -> MemoryEstimate:
-    """Return what a launch with `tokens` drafts per step needs on each GPU of `machine`.
+    """Return the memory that a launch with `tokens` drafts per step needs on each GPU of `machine`.
 
-    Weights and KV cache are divided by `tensor-parallel-size`. `models` are the target and the drafter where they are
-    on this machine; the recipe has what is not known of them.
+    Weights and KV cache are divided by `tensor-parallel-size`. `models` are target and drafter where they are on this
+    machine; the recipe supplies what they lack.
     """
     local_target, local_drafter = [*models, None, None][:2]
     resolved = cuda_graphs.apply_mode(resolved, mode, tokens)
@@ -156,7 +156,7 @@ def estimate_memory(
     target = (local_target and local_target.config) or resolved.target.config
     split = read_whole_number(flags, "tensor-parallel-size") or 1
     batched, sequences = read_batch_limits(resolved, machine)
-    # A quantization while loading leaves something else than the files.
+    # Quantizing while loading makes the weights differ from the files.
     files = None if resolved.weights_gb or not local_target else local_target.total_bytes
     weights = _share("weights", files, resolved.weights_gb or resolved.target.size_gb, split)
     if not resolved.weights_gb:
@@ -164,7 +164,7 @@ def estimate_memory(
     shares = [weights if weights.size else _guess_least_weights(resolved, split)]
     encoder = None if is_text_only(flags) or shares[0].least else measure_vision_encoder(target)
     if encoder:
-        # Each GPU has the whole of it. The files hold it; what was measured after quantizing was for text alone.
+        # Each GPU holds all of it. The files include it; `weights_gb` was measured for text alone.
         if shares[0].size and not resolved.weights_gb:
             shares[0] = msgspec.structs.replace(shares[0], size=max(0, shares[0].size - encoder // split))
         shares.append(MemoryShare("vision encoder", encoder, "config.json"))
@@ -192,13 +192,12 @@ def estimate_memory(
 def _compare_with_gpu(
     machine: GpuMemory, flags: Mapping[str, Any], shares: tuple[MemoryShare, ...], cache: KvCache, most: int | None
 ) -> MemoryEstimate:
-    """Return the estimate for `shares` and `cache`, where the model takes `most` tokens."""
     fixed = sum(share.size or 0 for share in shares)
     kv_bytes = read_whole_number(flags, "kv-cache-memory-bytes")
     utilization = _fraction(flags, "gpu-memory-utilization", DEFAULT_UTILIZATION)
     budget = fixed + kv_bytes if kv_bytes else int(machine.total * utilization)
     longest = cache.longest(budget - fixed, most)
-    # With `auto` vLLM takes what fits.
+    # With `auto` vLLM takes the longest length that fits.
     automatic = str(flags.get("max-model-len")) in {"-1", "auto"}
     length = (longest or STEP) if automatic else read_whole_number(flags, "max-model-len") or most
     needed = cache.needed(length) if length else None
@@ -219,10 +218,10 @@ def _compare_with_gpu(
 
 
 def measure_vision_encoder(model: ModelConfig | None) -> int | None:
-    """Return the bytes of a Gemma 4 vision encoder's weights, which stay in 16 bits; None for another or none.
+    """Return the bytes of a Gemma 4 vision encoder's weights in 16 bits; None for another encoder, or none.
 
-    Its parts are those of transformers' Gemma4VisionModel, with the projection to the language model behind it: some
-    0.58B weights for 27 layers, where the cards say about 0.55B of the encoder alone.
+    Counts transformers' Gemma4VisionModel and the projection behind it: about 0.58B weights for 27 layers; model cards
+    say about 0.55B for the encoder alone.
     """
     vision = model.vision_config if model else None
     if not (model and model.hidden_size and vision and vision.model_type == GEMMA_VISION):
@@ -236,9 +235,9 @@ def measure_vision_encoder(model: ModelConfig | None) -> int | None:
 
 
 def read_batch_limits(resolved: ResolvedRecipe, machine: GpuMemory) -> tuple[int, int]:
-    """Return the tokens and the sequences that vLLM schedules at most in a step, by flag or by its default."""
+    """Return the most tokens and sequences that vLLM schedules per step, by flag or default."""
     flags = normalize_flag_names(resolved.flags)
-    # vLLM leaves the A100 out by name; no other Ampere GPU has that much memory.
+    # vLLM excludes the A100 by name; no other Ampere GPU has that much memory.
     large = machine.total >= _LARGE_GPU and machine.hardware is not Hardware.AMPERE
     if machine.hardware is Hardware.GB10 and Version(resolved.engine.vllm) >= Version("0.33.0"):
         large = False
@@ -266,7 +265,7 @@ def _share(name: str, files: int | None, recipe_gb: float | None, split: int) ->
 def _quantize_weights(
     weights: MemoryShare, resolved: ResolvedRecipe, target: ModelConfig | None, split: int
 ) -> MemoryShare:
-    """Return the weights as `--quantization` of a target in 16 bits leaves them: its embeddings stay as they are."""
+    """Return the weights after `--quantization` of a 16-bit target, whose embeddings stay in 16 bits."""
     flag = str(normalize_flag_names(resolved.flags).get("quantization") or "")
     bits = read_bits(flag)
     if not (bits and bits < _BITS and weights.size) or resolved.target.quantization.lower() not in {"", "bf16"}:
@@ -278,9 +277,9 @@ def _quantize_weights(
 
 
 def _guess_least_weights(resolved: ResolvedRecipe, split: int) -> MemoryShare:
-    """Return what the target's weights take at least, by how many they are and the bits of its quantization.
+    """Return a lower bound for the target's weights, from their number and the bits of the quantization.
 
-    The recipe or the model's name says how many; of a mixture of experts a name may count those of one token alone.
+    The number comes from the recipe or the model's name; a mixture of experts may be named by its active weights.
     """
     name, flag = resolved.target.model.rstrip("/").rpartition("/")[2], resolved.flags.get("quantization")
     texts = (resolved.target.quantization, str(flag or ""))
@@ -294,13 +293,13 @@ def _guess_least_weights(resolved: ResolvedRecipe, split: int) -> MemoryShare:
 
 
 def read_bits(quantization: str) -> int | None:
-    """Return the bits of a weight, the fewest by what the quantization is called; None where that does not say."""
+    """Return the bits per weight that a quantization's name says, the fewest of several; None if it says none."""
     numbers = map(int, re.findall(r"\d{1,3}", quantization))
     return min((number for number in numbers if 1 < number <= _MOST_BITS), default=None)
 
 
 def read_max_model_len(resolved: ResolvedRecipe) -> int | None:
-    """Return the tokens that `--max-model-len` lets a request have; None where it is not given, or `auto`."""
+    """Return the tokens of `--max-model-len`; None if it is not set, or `auto`."""
     return read_whole_number(normalize_flag_names(resolved.flags), "max-model-len")
 
 

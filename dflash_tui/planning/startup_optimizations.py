@@ -1,7 +1,7 @@
-"""Startup optimizations: what each does, saves and risks, and which apply to a launch. Pure.
+"""Startup optimizations: what each does, saves and risks, and which a launch uses. Pure.
 
-What each release does at its start is read from the sources of vLLM 0.20.0 to 0.33.0 (model_executor/models/registry,
-v1/engine, v1/worker/startup_plan.py, model_executor/model_loader), or measured where `source` says so.
+The start of each release is read from the sources of vLLM 0.20.0 to 0.33.0 (model_executor/models/registry, v1/engine,
+v1/worker/startup_plan.py, model_executor/model_loader), or measured where `source` says so.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ NEUTRAL_CWD, BYTE_CODE, TEXT_ONLY = "neutral-cwd", "byte-code", "text-only"
 FASTSAFETENSORS, INSTANTTENSOR = "fastsafetensors", "instanttensor"
 _LOADERS = (FASTSAFETENSORS, INSTANTTENSOR)
 _H200 = "one H200, vLLM 0.26.0"
-# vLLM spawns on a CPU whatever it is told; with this patch it does as it is told.
+# On a CPU vLLM always spawns; this patch makes it follow the setting.
 CPU_FORK = "cpu-fork"
 _PARALLEL = ("tensor", "pipeline", "data")
 _SPAWN = "the engine process is spawned"
 
 
 class StartupOptimization(NamedTuple):
-    """One way to make a server start sooner."""
+    """One way to shorten a server's start."""
 
     name: str
     """The name in `--set start.NAME=false`."""
     does: str
     saves: str = ""
-    """What that saved, and of what; empty where nobody measured it alone."""
+    """The time that it saved, and of what start; empty if it was not measured alone."""
     source: str = ""
-    """Where that was measured or read."""
+    """Where it was measured or read."""
     risk: str = ""
-    """What may go wrong; empty where nothing is known to."""
+    """What may go wrong; empty if nothing is known."""
     since: str = ""
-    """The first release that has it; empty where all do."""
+    """The first release that supports it; empty if all do."""
     is_default: bool = True
-    """Whether a launch takes it by default."""
+    """Whether launches use it by default."""
     is_fixed: bool = False
-    """Whether every launch has it."""
+    """Whether every launch uses it."""
     env: Mapping[str, str] = {}
-    """The variables that it sets; `{cache}` is our cache folder, `{engine}` the engine's name."""
+    """Variables that it sets; `{cache}` is our cache folder, `{engine}` the engine's name."""
     flags: Mapping[str, FlagValue] = {}
 
 
@@ -136,7 +136,7 @@ _ALL = (
     ),
 )
 OPTIMIZATIONS = {optimization.name: optimization for optimization in _ALL}
-# The settings under which a server starts as `vllm serve` alone would.
+# The settings with which a server starts as plain `vllm serve` would.
 ALL_OPTIMIZATIONS_OFF = {
     f"start.{optimization.name}": "false"
     for optimization in _ALL
@@ -148,18 +148,18 @@ WSL_PINS = "VLLM_WSL2_ENABLE_PIN_MEMORY"
 
 
 class StartConditions(msgspec.Struct, frozen=True):
-    """What of this machine decides which optimizations apply."""
+    """Conditions of this machine that decide which optimizations apply."""
 
     on_wsl: bool = False
-    """Whether it is the Windows Subsystem for Linux, where vLLM spawns."""
+    """Whether this is the Windows Subsystem for Linux, where vLLM spawns."""
     exported: frozenset[str] = frozenset()
-    """The variables that are set for whatever is launched."""
+    """The optimizations' variables that are already set in the environment."""
     failed: Mapping[str, str] = {}
-    """The optimizations that failed with this engine, and how."""
+    """The optimizations that failed with this engine: name -> how."""
 
 
 class ChosenOptimizations(NamedTuple):
-    """The recipe with what the optimizations set, the names of those that apply, and why others do not."""
+    """The recipe with the optimizations' settings, the names of those used, and why others are not."""
 
     resolved: ResolvedRecipe
     used: tuple[str, ...]
@@ -169,7 +169,7 @@ class ChosenOptimizations(NamedTuple):
 def choose_startup_optimizations(
     resolved: ResolvedRecipe, mode: Mode, engine_folder: Path, conditions: StartConditions, patches: Collection[str]
 ) -> ChosenOptimizations:
-    """Return which optimizations a launch with these patches takes: the defaults, and what was set by hand."""
+    """Return the optimizations that a launch with these patches uses: the defaults and those that the user set."""
     _check_names(resolved)
     used, left_out = [], dict[str, str]()
     env, flags = dict(resolved.env), dict(resolved.flags)
@@ -189,12 +189,12 @@ def choose_startup_optimizations(
         elif optimization.is_default:
             left_out[name] = why_not
     if conditions.on_wsl and not resolved.recipe.for_cpu and WSL_PINS not in conditions.exported:
-        env.setdefault(WSL_PINS, "1")  # without pinned memory vLLM's V2 runner does not start there (vllm#54652)
+        env.setdefault(WSL_PINS, "1")  # without pinned memory vLLM's V2 runner does not start on WSL (vllm#54652)
     return ChosenOptimizations(replace(resolved, env=env, flags=flags), tuple(used), left_out)
 
 
 def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartupOptimization]:
-    """Return the optimizations that a launch could take by name, and that the user did not set."""
+    """Return the optional optimizations that this launch could use and the user did not set."""
     return [
         optimization
         for name, optimization in OPTIMIZATIONS.items()
@@ -205,7 +205,7 @@ def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[Startup
 
 
 def list_exported(environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the variables of the optimizations that are in `environment` already."""
+    """Return the optimizations' variables that `environment` sets."""
     names = {WSL_PINS, *(name for optimization in OPTIMIZATIONS.values() for name in optimization.env)}
     return frozenset(names & environment.keys())
 

@@ -1,4 +1,4 @@
-"""The panel: its screens, what opens which, and how it is left."""
+"""The panel: its screens, the switching between them, and how it exits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
 from dflash_tui.tui.widgets.basic import NEEDS
 from dflash_tui.tui.widgets.recipe_list import Entries, load_recipes
 
-if TYPE_CHECKING:  # what the first frame does not need is imported where it is opened
+if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not need it
     from textual.command import Provider
 
     from dflash_tui.experiments.progress import Progress
@@ -58,16 +58,16 @@ if TYPE_CHECKING:  # what the first frame does not need is imported where it is 
 
 
 class _Front:
-    """What a launch asks, shows and watches in the panel."""
+    """Connects a launch to the panel: asks its questions, shows its events and watches its server."""
 
     def __init__(self, panel: DflashApp, worker: Worker[None]) -> None:
         self._panel, self.worker = panel, worker
         self.is_preparing = False
         self.crashed: Run | None = None
-        """The run that failed and is about to be launched again."""
+        """The failed run whose restart is pending."""
 
     async def confirm(self, question: LaunchQuestion) -> bool:
-        """Ask in a dialog."""
+        """Ask the question in a dialog."""
         from dflash_tui.launch import session
 
         match question:
@@ -82,7 +82,7 @@ class _Front:
                 return await self._panel.push_screen_wait(confirm)
 
     def show(self, event: LaunchEvent) -> None:
-        """Show what happens on the run screen, and as messages."""
+        """Show a launch event on the run screen and as a notification."""
         from dflash_tui.launch import session
 
         screen, notify = self._panel.run_screen.view, partial(self._panel.notify, markup=False)
@@ -114,14 +114,14 @@ class _Front:
                 notify(text)
 
     def _show_screen(self, planned: PlannedLaunch) -> None:
-        if not planned.replaces:  # who does something else meanwhile is not interrupted
+        if not planned.replaces:  # a restart does not interrupt the user
             self._panel.switch_mode("live")
 
     async def watch(self, run: Run, state: RunState) -> None:
         """Feed the run screen with the events of `run` until its server ends.
 
         Raises:
-            ServerFailed: it failed.
+            ServerFailed: the server failed.
         """
         from dflash_tui.diagnosis import postmortem
         from dflash_tui.monitoring.observer import observe_run
@@ -136,7 +136,7 @@ class _Front:
 
 
 def _describe_moved_port(planned: PlannedLaunch) -> str:
-    """Return that a server gets another port than its recipe's, which nobody asked for; empty when it does not."""
+    """Return a notice if the recipe's port is taken and the user asked for none, else ""."""
     plan, port = planned.plan, planned.resolved.recipe.port
     is_moved = plan.port != port and not plan.relaunch_request.port
     return f"port {port} is taken, so it gets {plan.port}" if is_moved else ""
@@ -146,7 +146,7 @@ _SCREENS = {
     "live": "run_screen", "replay": "replay_screen",
     "ab": "ab_screen", "compare": "compare_screen", "chat": "chat_screen",
 }  # fmt: skip
-# Other themes, from the palette, get these for the variables that Textual does not know.
+# Themes from the palette lack these variables and get these values.
 SERIES = {"series-a": "#56B4E9", "series-b": "#E69F00", "series-c": "#CC79A7", "series-dim": "#3F6E8C"}
 
 DARK = Theme(
@@ -207,7 +207,7 @@ LIGHT = Theme(
 
 
 def build_farewell() -> str:
-    """Return what to print of the servers and the A/Bs that go on now; empty where nothing does."""
+    """Return the text to print on exit: the running servers and experiments, or ""."""
     from dflash_tui.experiments import store
 
     folders = [store.experiment_folder(design.id) for design in store.list_experiments()]
@@ -216,7 +216,7 @@ def build_farewell() -> str:
 
 
 def format_farewell(runs: list[Run], driven: Sequence[Progress] = ()) -> str:
-    """Return what to print after the panel: what keeps running, how to attach to it and how to stop it."""
+    """Return the text to print on exit: what keeps running, how to attach to it and how to stop it."""
     from dflash_tui.presentation import experiment_text
 
     measured = {progress.current.run for progress in driven if progress.current}
@@ -247,17 +247,17 @@ def _load_palette() -> type[Provider]:
 
 
 class DflashApp(TerminalApp):
-    """The panel; it exits with the text to print afterwards.
+    """The panel; its result is the text to print on exit.
 
     Args:
-        run: A run to open the panel on.
-        player: A recording to open it on.
-        foreign: A foreign server to open it on.
-        playback: Two arms of an A/B to open it on.
+        run: The run to open.
+        player: The recording to open.
+        foreign: The foreign server to open.
+        playback: The playback of an A/B to open.
         now: The clock.
         probe: Reads the GPUs.
         load: Loads the recipes.
-        pool: The threads for work that may take long.
+        pool: The threads for slow work.
     """
 
     TITLE = "dflash-tui"
@@ -289,7 +289,7 @@ class DflashApp(TerminalApp):
         self._stopping: Worker[None] | None = None
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
-        self.set_reactive(App.theme, DARK.name)  # a change would parse and apply all styles once more
+        self.set_reactive(App.theme, DARK.name)  # assigning the theme would parse and apply all styles again
         self.stylesheet.set_variables(self.get_css_variables())
         self._pool = pool
         self._attach_to, self._player, self._foreign, self._playback = run, player, foreign, playback
@@ -302,7 +302,7 @@ class DflashApp(TerminalApp):
 
     @cached_property
     def run_screen(self) -> RunScreen:
-        """The screen of the run that is watched."""
+        """The screen of the watched run."""
         from dflash_tui.tui.screens.run import RunScreen
 
         return RunScreen(self._read_time)
@@ -316,7 +316,7 @@ class DflashApp(TerminalApp):
 
     @cached_property
     def ab_screen(self) -> ExperimentScreen:
-        """The screen of an A/B or a tune on its way."""
+        """The screen of a running A/B or tune."""
         from dflash_tui.tui.screens.experiment import ExperimentScreen
 
         return ExperimentScreen(self._read_time)
@@ -330,25 +330,25 @@ class DflashApp(TerminalApp):
 
     @cached_property
     def chat_screen(self) -> ChatScreen:
-        """The screen to talk with a server on."""
+        """The chat screen."""
         from dflash_tui.tui.screens.chat import ChatScreen
 
         return ChatScreen()
 
     @property
     def DEFAULT_MODE(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual's name; it asks an instance only
-        """The mode to begin in."""
+        """The mode to start in."""
         return "launch" if self._at_launch else App.DEFAULT_MODE
 
     def get_default_screen(self) -> Screen[Any]:
-        """Return the first screen; Textual parses the style sheet once more for that of a mode."""
+        """Return the first screen; a mode's screen would make Textual parse the style sheet twice."""
         return self.launch_screen if self._at_launch else super().get_default_screen()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return SERIES
 
     async def on_load(self) -> None:
-        """Take the threads that were started for work of the first screen, too, which begins before `on_mount`."""
+        """Use the given threads as the default executor; the first screen's work begins before `on_mount`."""
         if self._pool:
             asyncio.get_running_loop().set_default_executor(self._pool)
 
@@ -367,7 +367,7 @@ class DflashApp(TerminalApp):
             self.attach(self._attach_to)
 
     def watch_foreign(self, server: ForeignServer) -> None:
-        """Show a server that dflash-tui did not start, each on a screen of its own."""
+        """Show a foreign server; each has its own screen."""
         from dflash_tui.tui.screens.run import ForeignScreen
 
         if server.url not in self._foreign_screens:
@@ -377,7 +377,7 @@ class DflashApp(TerminalApp):
         self.switch_mode(server.url)
 
     def play(self, player: Player, own: Run | None = None) -> None:
-        """Show a recording on its own screen, which knows no server; `own` is the run of this machine that it is of."""
+        """Show a recording on the replay screen; `own` is its run if it was made on this machine."""
         self.replay_screen.play(player, own)
         self.switch_mode("replay")
 
@@ -391,7 +391,7 @@ class DflashApp(TerminalApp):
             self.watch_foreign(ForeignServer(message.server.url))
 
     def open_run(self, run: Run) -> None:
-        """Watch `run` if its server is running, else replay it."""
+        """Watch `run` if its server is running, otherwise replay it."""
         from dflash_tui.monitoring.recording import Recording
         from dflash_tui.tui.screens.run import build_player
 
@@ -409,11 +409,11 @@ class DflashApp(TerminalApp):
             self.attach(run)
 
     def show_experiment(self, identity: str, *, boots: bool = False) -> None:
-        """Show the report of an experiment, or its boots if there is none yet or with `boots`."""
+        """Show the report of an experiment, or its boots if there is no report or `boots` is set."""
         from dflash_tui.experiments import store
 
         report = None if boots else store.read_report(store.experiment_folder(identity))
-        if report and not report.tune:  # the screen of a tune shows what it has found, too
+        if report and not report.tune:  # a tune's own screen shows its outcome
             self.compare_screen.begin(report)
             self._last_experiment_mode = "compare"
         else:
@@ -447,7 +447,7 @@ class DflashApp(TerminalApp):
         self.switch_mode("launch")
 
     def action_chat(self) -> None:
-        """Talk with the server that is shown, else with the newest, a boot of an A/B where there is no other."""
+        """Chat with the server on screen, otherwise with the newest one; boots of an A/B come last."""
         if self.current_mode == "replay":
             self.notify("a recording answers nothing; 2 shows the server that is watched", severity="warning")
             return
@@ -461,7 +461,7 @@ class DflashApp(TerminalApp):
         self.switch_mode("chat")
 
     def action_leave_chat(self) -> None:
-        """Go back to where somebody came from to talk."""
+        """Return to the screen that was open before the chat."""
         self.switch_mode(self._mode_before_chat)
 
     def action_runs(self) -> None:
@@ -470,7 +470,7 @@ class DflashApp(TerminalApp):
         self.push_screen(RunList(), lambda run: self.open_run(run) if run else None)
 
     def action_show(self, mode: str) -> None:
-        if mode == "live" and self.run_screen.view.plan is None:  # what is shown instead of a run
+        if mode == "live" and self.run_screen.view.plan is None:  # no run: show the foreign server or the recording
             mode = self._foreign.url if self._foreign else "replay" if self.replay_screen.player else mode
             if mode == "live" and (newest := registry.choose_newest(self.launch_screen.running)):
                 self.open_run(newest)
@@ -511,9 +511,9 @@ class DflashApp(TerminalApp):
 
     @work(exclusive=True, group="end")
     async def _end(self, code: int) -> None:
-        """Exit with the farewell, unless the connection is lost; a launch that is being prepared is cancelled first.
+        """Cancel a launch in preparation, then exit with the farewell (none after SIGHUP).
 
-        Textual may wait for a terminal that is gone, and what is unfinished would stay.
+        The launch comes first: exiting may block on a closed terminal and leave unfinished work behind.
         """
         if self._front and not self._front.worker.is_finished:
             self._front.worker.cancel()
@@ -526,7 +526,7 @@ class DflashApp(TerminalApp):
 
     @property
     def has_server(self) -> bool:
-        """Whether the server of a run that is watched is there or on its way."""
+        """Whether the watched run's server is running or being launched."""
         return "run_screen" in vars(self) and self.run_screen.view.has_server
 
     @work(exclusive=True, group="observe")
@@ -543,7 +543,7 @@ class DflashApp(TerminalApp):
 
     @work(group="launch")
     async def bring_up(self, planned: PlannedLaunch) -> None:
-        """Launch a server and keep it up, after asking what has to be asked."""
+        """Launch a server and supervise it, after asking for confirmation where needed."""
         from dflash_tui.launch import session
         from dflash_tui.peers import cluster_launch
 
@@ -552,21 +552,21 @@ class DflashApp(TerminalApp):
             await session.run_server(planned, front, cluster_launch.open_hosts, planned.plan.restart)
         except (DflashError, OSError, RuntimeError) as error:
             if isinstance(error, ServerFailed) and not front.is_preparing:
-                return  # the run screen says why a server failed that it watched
+                return  # the run screen already shows why a watched server failed
             explained = explain_resource_limit(error) or error
             if isinstance(explained, RuntimeError):
                 raise
             self.run_screen.view.fail(explained if isinstance(explained, DflashError) else DflashError(str(explained)))
 
     def attach(self, run: Run) -> None:
-        """Show `run` on the run screen."""
+        """Watch `run` on the run screen."""
         self.begin_watching(None)
         self.run_screen.view.begin(run)
         self.switch_mode("live")
         self.follow(run)
 
     def begin_watching(self, front: _Front | None) -> None:
-        """Let the run screen be that of a launch, or of a run that was launched before; another launch is forgotten."""
+        """Assign the run screen to `front`'s launch, or to an attached run if None; cancel any other launch."""
         if self._front and self._front is not front:
             self._front.worker.cancel()
         self._front = front
@@ -581,12 +581,12 @@ class DflashApp(TerminalApp):
 
     @property
     def preparing(self) -> bool:
-        """Whether a launch is being prepared, which leaving would give up."""
+        """Whether a launch is being prepared; quitting would cancel it."""
         return self._front is not None and self._front.is_preparing and self._front.worker.is_running
 
     @property
     def restarting(self) -> Run | None:
-        """The failed run whose server is about to be launched again."""
+        """The failed run whose restart is pending."""
         return self._front.crashed if self._front and self._front.worker.is_running else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -598,7 +598,7 @@ class DflashApp(TerminalApp):
 
     @property
     def _shown(self) -> RunView:
-        """The run or the replay that one sees, else the run."""
+        """The view on the current screen, otherwise that of the run screen."""
         from dflash_tui.tui.screens.run import ViewScreen
 
         shown = self.screen if self.screen_stack else None
@@ -634,7 +634,7 @@ class DflashApp(TerminalApp):
 
     @work(exclusive=True, group="stop")
     async def stop(self, run: Run) -> None:
-        """Stop the server of `run`, wait until its memory is free, and go back to the launch screen."""
+        """Stop the server of `run`, wait until its memory is free, and return to the launch screen."""
         from dflash_tui.launch import shutdown
         from dflash_tui.peers import keeper
 
@@ -671,7 +671,7 @@ class DflashApp(TerminalApp):
 
 
 if TYPE_CHECKING:
-    _: type[Panel] = DflashApp  # the palette takes it for one
+    _: type[Panel] = DflashApp  # checks that the app satisfies the palette's protocol
 
 
 def run_panel(
@@ -681,14 +681,14 @@ def run_panel(
     foreign: ForeignServer | None = None,
     playback: PlaybackScreen | None = None,
 ) -> tuple[str, int]:
-    """Run the panel on the launch screen, or with a run, a recording, a foreign server or an A/B; return its farewell.
+    """Run the panel and return its farewell and exit code.
 
-    The number is the exit code: 0, or 128 plus the number of the signal that ended it.
+    The exit code is 0, or 128 plus the number of the signal that ended the panel.
 
     Raises:
-        RuntimeError: no more threads may be started.
+        RuntimeError: the system allows no more threads.
     """
-    for name in ("COLUMNS", "LINES"):  # Textual takes them for the terminal's size, whatever they say
+    for name in ("COLUMNS", "LINES"):  # Textual would use them as the terminal's size even if they are stale
         os.environ.pop(name, None)
     panel = DflashApp(run, player=player, foreign=foreign, playback=playback, pool=start_threads())
     return panel.run() or "", panel.return_code or 0

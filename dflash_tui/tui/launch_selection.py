@@ -1,4 +1,4 @@
-"""What is selected on the launch screen: a launch request for each recipe, one GPU for all, and what they come to."""
+"""The selection on the launch screen: a launch request per recipe, one GPU for all, and the resulting plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_TOKENS = 64
 
 
 class Suitability(StrEnum):
-    """How a recipe suits the machine, as the mark beside it."""
+    """How well a recipe suits the machine; the value is its mark in the list."""
 
     YES = "✓"
     MAYBE = "!"
@@ -42,44 +42,44 @@ MARKS = (
     ("161 here", "tok/s of the last requests of its newest run on this machine"),
     ("(30–35)", "tok/s published for this GPU with another profile, method or mode"),
 )
-"""What the marks of a recipe mean."""
+"""The marks of recipes and their meanings."""
 
 
 class SuitabilityReason(NamedTuple):
-    """How a recipe suits the machine, and why."""
+    """A recipe's suitability and the reason."""
 
     suits: Suitability
     why: str
 
 
 class LaunchSelection:
-    """What is selected on the launch screen, for the GPUs of `probe`."""
+    """The selection on the launch screen, for the GPUs of `probe`."""
 
     def __init__(self) -> None:
         self.probe: GpuProbe | None = None
         self.models: LocalModels = {}
         self.verified: dict[str, Verification] = {}
         self.measured: dict[str, float] = {}
-        """The tok/s of the newest run of each recipe on this machine, by its name."""
+        """tok/s of the newest run on this machine, by recipe."""
         self.clusters: dict[tuple[str, ...], Cluster] = {}
-        """The hosts that were reached, with their link, by the names of the peers."""
+        """The hosts that were reached with their links, by peers."""
         self.surveyed: dict[tuple[str, ...], PlannedLaunch] = {}
-        """What became of plans by what the other hosts said of them, by the command of rank 0."""
-        self.gpu: int | None = None  # the index of the GPU that somebody chose
+        """Plans completed by the hosts' survey, by the command of rank 0."""
+        self.gpu: int | None = None  # the index of the GPU chosen by the user
         self._requests: dict[str, LaunchRequest] = {}
         self._planned: dict[str, tuple[object, PlannedLaunch]] = {}
         self._outlined: dict[str, tuple[object, LaunchOutline]] = {}
 
     def request(self, recipe: Recipe) -> LaunchRequest:
-        """Return what is asked for; what nobody chose is left to the recipe and the machine."""
+        """Return the request for a recipe; unset fields are left to the recipe and the machine."""
         request = self._requests.get(recipe.name) or LaunchRequest(recipe=recipe.name)
         return request if self.gpu is None or recipe.for_cpu else replace(request, gpu=str(self.gpu))
 
     def plan(self, recipe: Recipe, port: int | None = None) -> PlannedLaunch:
-        """Return the plan of `recipe` as it is selected, as the command line plans it; `port` is one that is free.
+        """Return the plan of `recipe` with its selection, as the command line plans it; `port` is a free port.
 
         Raises:
-            DflashError: the recipe cannot be planned so.
+            DflashError: it cannot be planned.
         """
         request, probe = self.request(recipe), self.probe or GpuProbe()
         cluster = self.clusters.get(request.peers)
@@ -101,14 +101,14 @@ class LaunchSelection:
         return planned
 
     def forget_models(self) -> None:
-        """Read the models on this machine again."""
+        """Read the local models again."""
         self.models, self._planned = {}, {}
 
     def outline(self, recipe: Recipe) -> LaunchOutline:
-        """Return what `recipe` comes to as it is selected; a plan is made only where something was chosen for it.
+        """Return the outline of `recipe` with its selection; a full plan is made only if something was selected.
 
         Raises:
-            DflashError: the recipe cannot be planned so.
+            DflashError: it cannot be planned.
         """
         if recipe.name in self._requests:
             planned = self.plan(recipe)
@@ -121,7 +121,7 @@ class LaunchSelection:
         return outline
 
     def choose_peers(self, recipe: Recipe, peers: tuple[str, ...]) -> None:
-        """Serve `recipe` together with these hosts, split over all of them unless it says how; with none alone."""
+        """Serve `recipe` with these hosts (empty: alone), tensor-parallel if it cannot be planned otherwise."""
         request, hosts = self.request(recipe), 1 + len(peers)
         split = {"tensor-parallel-size": str(hosts)}
         settings = {name: value for name, value in request.settings.items() if name not in split}
@@ -137,20 +137,20 @@ class LaunchSelection:
         self._requests[recipe.name] = chosen
 
     def plan_request(self, recipe: Recipe, request: LaunchRequest) -> PlannedLaunch:
-        """Return the plan of `recipe` as `request` asks for it, selected or not.
+        """Return the plan of `recipe` for `request`, without selecting it.
 
         Raises:
-            DflashError: it cannot be planned so.
+            DflashError: it cannot be planned.
         """
         return planner.plan_launch(request, self.probe or GpuProbe(), models=self.models, recipe=recipe)
 
     @property
     def cards(self) -> tuple[Gpu, ...]:
-        """The GPUs that work."""
+        """The working GPUs."""
         return tuple(card for card in self.probe.gpus if not card.trouble) if self.probe else ()
 
     def choose_cards(self, recipe: Recipe | None) -> tuple[Gpu, ...]:
-        """Return the GPUs that a launch would take: those of the plan, else the chosen one, else the freest."""
+        """Return the GPUs that a launch would use: the plan's, else the selected one, else the freest."""
         try:
             planned = self.plan(recipe).gpus if recipe else ()
         except DflashError:
@@ -161,21 +161,21 @@ class LaunchSelection:
         return (chosen[0] if chosen else max(self.cards, key=free_memory),)
 
     def next_gpu(self, recipe: Recipe | None = None) -> bool:
-        """Choose the next GPU, after the first that `recipe` takes; return whether there is another."""
+        """Select the GPU after the first that `recipe` uses; return whether there is another."""
         if taken := self.choose_cards(recipe):
             indices = [card.index for card in self.cards]
             self.gpu = indices[(indices.index(taken[0].index) + 1) % len(indices)]
         return len(self.cards) > 1
 
     def next_profile(self, recipe: Recipe) -> bool:
-        """Choose the next profile of `recipe`; return whether there is another."""
+        """Select the next profile; return whether there is another."""
         names, request = resolution.list_profiles(recipe), self.request(recipe)
         following = names[(names.index(request.profile or names[0]) + 1) % len(names)]
         self._change(recipe, profile=following)
         return len(names) > 1
 
     def has_fast(self, recipe: Recipe) -> bool:
-        """Whether `recipe` as it is selected has a fast set-up, or is in it."""
+        """Whether `recipe` has a fast set-up with its selection, or already uses it."""
         try:
             planned = self.plan(recipe)
         except DflashError:
@@ -185,45 +185,45 @@ class LaunchSelection:
         return is_fast or bool(fast_set_up.find_fast_set_up(planned.resolved, plan.num_speculative_tokens, streams))
 
     def toggle_fast(self, recipe: Recipe) -> None:
-        """Choose the other set-up of `recipe`, which has a fast one."""
+        """Toggle between the fast and the published set-up."""
         is_fast = self.plan(recipe).plan.set_up is SetUp.FAST
         self._change(recipe, set_up=SetUp.PUBLISHED if is_fast else SetUp.FAST)
 
     def next_variant(self, recipe: Recipe) -> bool:
-        """Choose the next variant of `recipe`, or none; return whether it has any."""
+        """Select the next variant, or none; return whether there is one."""
         names, request = [None, *recipe.variants], self.request(recipe)
         following = names[(names.index(request.variant) + 1) % len(names)]
         self._change(recipe, variant=following, num_speculative_tokens=None)
         return len(names) > 1
 
     def next_method(self, recipe: Recipe) -> None:
-        """Choose the next method of speculation that `recipe` offers, with its own number of drafts; `none`, too."""
+        """Select the next speculation method that `recipe` offers, including `none`, with its default `n`."""
         methods = resolution.list_methods(recipe)
         chosen = self.request(recipe).method or recipe.method
         following = methods[(methods.index(chosen) + 1) % len(methods)]
         self._change(recipe, method=following, num_speculative_tokens=None)
 
     def next_mode(self, recipe: Recipe) -> None:
-        """Choose the next mode: eager, graphs, compile; a CPU has no graphs."""
+        """Select the next mode: eager, graphs, compile; no graphs on a CPU."""
         modes = [mode for mode in Mode if mode is not Mode.GRAPHS or not recipe.for_cpu]
         chosen = self.request(recipe).mode or self.plan(recipe).plan.mode
         self._change(recipe, mode=modes[(modes.index(chosen) + 1) % len(modes)])
 
     def add_tokens(self, recipe: Recipe, more: int) -> None:
-        """Draft more tokens per step, or fewer, within what the drafter can do."""
+        """Change `n` by `more`, within the drafter's limits."""
         planned = self.plan(recipe)
         tokens = max(0, min(MOST_TOKENS, planned.plan.num_speculative_tokens + more))
         self._change(recipe, num_speculative_tokens=tokens)
 
     def change_request(self, recipe: Recipe, request: LaunchRequest) -> None:
-        """Ask for `recipe` as `request` says; the GPU is chosen for all recipes."""
+        """Set the request of `recipe`; the GPU is selected for all recipes."""
         self._requests[recipe.name] = replace(request, gpu=None)
 
     def take_changes(self, recipe: Recipe, port: int | None, changes: LaunchChanges) -> PlannedLaunch:
-        """Ask for `recipe` with `changes` and return its plan, on a `port` that is free.
+        """Apply `changes` to the request of `recipe` and return its plan, on a free `port`.
 
         Raises:
-            DflashError: it cannot be planned so, and is asked for as before.
+            DflashError: it cannot be planned; the request is unchanged.
         """
         request = self.request(recipe).with_changes(changes)
         self.plan_request(recipe, request)
@@ -235,7 +235,7 @@ class LaunchSelection:
         self._requests[recipe.name] = replace(request, **fields)
 
     def suited(self, recipe: Recipe) -> SuitabilityReason:
-        """Return whether `recipe` would start here, as far as that is known; preflight looks closer before a launch."""
+        """Return whether `recipe` would start here, as far as known; preflight checks more before a launch."""
         if recipe.for_cpu:
             return SuitabilityReason(Suitability.YES, "runs on any CPU")
         if not self.cards:
@@ -257,7 +257,7 @@ class LaunchSelection:
         )
 
     def _find_hindrance(self, outline: LaunchOutline) -> str:
-        """Return why a launch would fail on a GPU that is here; empty where nothing that is known stands against it."""
+        """Return why a launch on a GPU here would fail, or ""."""
         standing, memory, engine = outline.resolved.standing, outline.memory, outline.resolved.engine
         driver = (self.probe.driver if self.probe else "").partition(".")[0]
         if standing.status is Status.BROKEN:

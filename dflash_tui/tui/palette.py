@@ -1,4 +1,4 @@
-"""Commands of the command palette: every action of the screen with its key, screens, recipes and runs."""
+"""Commands of the command palette: the screen's actions with their keys, screens, recipes and runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Panel(Protocol):
     launch_screen: LaunchScreen
 
     def action_chat(self) -> None:
-        """Talk with a server."""
+        """Open the chat with a server."""
 
     def action_runs(self) -> None:
         """List the runs."""
@@ -48,11 +48,11 @@ class Panel(Protocol):
         """Highlight a recipe on the launch screen."""
 
     def open_run(self, run: Run) -> None:
-        """Watch a run whose server is running, replay a finished one."""
+        """Watch a run if its server is running, otherwise replay it."""
 
 
 class Command(NamedTuple):
-    """A command of the palette: its name, its help and its function."""
+    """A command of the palette: name, help, function."""
 
     name: str
     about: str
@@ -60,7 +60,7 @@ class Command(NamedTuple):
 
 
 class PanelCommands(Provider):
-    """Lists the actions of the screen and the other screens, and finds recipes and runs by their names."""
+    """Lists the actions of the screen and the other screens; finds recipes and runs by name."""
 
     async def startup(self) -> None:
         self.runs = await asyncio.to_thread(registry.list_runs)
@@ -79,18 +79,18 @@ class PanelCommands(Provider):
 
     @property
     def panel(self) -> Panel:
-        """The panel that the palette belongs to; no other app has this provider."""
+        """The panel; no other app uses this provider."""
         return cast("Panel", self.app)
 
     def _commands(self) -> Iterator[Command]:
-        """Yield the actions, then the screens and what else there is that no action has the name of."""
+        """Yield the actions, then the screens that no action has the name of."""
         actions = list(self._actions())
         names = {action.name for action in actions}
         yield from actions
         yield from (command for command in self._screens() if command.name not in names)
 
     def _actions(self) -> Iterator[Command]:
-        """Yield what the keys of the screen do, those that every screen has aside; none opens the palette itself."""
+        """Yield the actions of the screen's keys, those common to all screens last; omits the palette itself."""
         done = {"command_palette", "app.command_palette"}
         active = self.screen.active_bindings.values()
         for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(binding.node)):
@@ -118,7 +118,7 @@ class PanelCommands(Provider):
         self.app.push_screen(LogDialog())
 
     def _save_screenshot(self) -> None:
-        """Save where exports go, too: a machine that is reached over ssh has no folder of downloads."""
+        """Save to the current folder, where exports go: over ssh there is no downloads folder."""
         try:
             self.app.notify(f"saved {self.app.save_screenshot(path='.')}")
         except OSError as error:
@@ -148,7 +148,7 @@ class PanelCommands(Provider):
 
 
 def escape_markup(text: str) -> str:
-    """Escape markup, which the palette would interpret in help texts."""
+    """Escape markup, which the palette would render in help texts."""
     return text.replace("[", "\\[")
 
 
@@ -156,7 +156,7 @@ _EDGES = 4
 
 
 class LogDialog(Dialog[None]):
-    """Asks for a log file, and shows why its server failed, the lines that show it, and what to do."""
+    """Asks for a log file, and explains why its server failed."""
 
     HEADING: ClassVar = "explain a log"
     BINDINGS: ClassVar = [Binding("escape", "dismiss", "close", key_display="esc")]
@@ -177,7 +177,7 @@ class LogDialog(Dialog[None]):
         self.query_one(TextField).open()
 
     def on_resize(self) -> None:
-        """Wrap the text again."""
+        """Re-wrap the text."""
         if self.explanation:
             self._show(self.explanation)
 

@@ -1,4 +1,4 @@
-"""What is kept of a screen: a report in the clipboard and in a file, a picture of it, a setting as a recipe."""
+"""Exports from a screen: a report to the clipboard and a file, a picture, a setting as a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dflash_tui.tui.dialogs.basic import ErrorDialog
 
 
 def share_report(screen: Screen[Any], markdown: str, folder: Path, *, has_picture: bool = True) -> None:
-    """Copy a report, and write it and a picture of the screen into `folder` as `report.md` and `report.svg`."""
+    """Copy a report, and write it and a picture of the screen to `folder` as `report.md` and `report.svg`."""
     screen.app.copy_to_clipboard(markdown)
     files = {"report.md": markdown}
     if has_picture:
@@ -36,7 +36,7 @@ def share_report(screen: Screen[Any], markdown: str, folder: Path, *, has_pictur
 
 
 async def keep_as_recipe(screen: Screen[Any], progress: Progress, outcome: TuneOutcome, name: str) -> None:
-    """Write the best setting as a recipe of the user's own, beside any of that name."""
+    """Write the best setting as a new recipe, without overwriting others."""
     try:
         path = await asyncio.to_thread(tuner.keep_best, progress, outcome, name, overwrite=False)
     except (DflashError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Draws reports as SVG: the panel's screen without a terminal."""
+"""Draws reports as SVG: renders the panel's screen without a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draw_experiment(report: ExperimentReport) -> str:
 
 
 def draw_run(name: str) -> str:
-    """Return how the run that `name` means stood at its end, as SVG; raise DflashError where it cannot be read."""
+    """Return the end of the run called `name` as SVG; raise DflashError if it cannot be read."""
     recorded = recording.find_recording(name)
     player = Player(recorded, at=recorded.last_event_time() - recorded.started_at, clock=lambda: 0.0)
     panel = DflashApp(player=player, load=dict)
@@ -38,7 +38,7 @@ def draw_run(name: str) -> str:
 
 
 def draw_playback(report: ExperimentReport, arm: str = "", prompt: str = "") -> str:
-    """Return two arms of an experiment at the moment at which the faster one is done, as SVG."""
+    """Return the playback of two arms when the faster one has finished, as SVG."""
     moment = 0.0
     screen = PlaybackScreen(report, arm, prompt, lambda: moment)
     moment = min(screen.pair.a.seconds, screen.pair.b.seconds)
@@ -60,7 +60,7 @@ async def _draw(
         begin()
         while not is_ready():
             await pilot.pause(0.02)
-        for _ in range(3):  # the first drawing gives the parts their size
+        for _ in range(3):  # the first drawing determines the sizes of the parts
             await pilot.pause()
             draw()
         await pilot.pause()

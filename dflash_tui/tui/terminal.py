@@ -1,4 +1,4 @@
-"""The panel and its terminal: threads, signals, control characters, and how a crash is reported."""
+"""The panel's terminal: threads, signals, control characters, crash reports."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from dflash_tui.common.sanitizer import ACTS, clean_lines, escape_control_charac
 from dflash_tui.common.secrets import redact_secrets
 
 _POOL_THREADS = 8
-# Textual reads keys in one and writes in another, the driver is asked in a third, the terminal is watched in a fourth.
+# One each for Textual's input, Textual's output, the GPU driver and the terminal watch.
 _OTHER_THREADS = 4
-# Textual waits for ever for a terminal that takes no more output, as one that is gone does.
+# Textual waits for ever for a terminal that accepts no output, such as a closed one.
 _SECONDS_TO_EXIT = 15.0
 
 
 class ControlCharacterFilter(LineFilter):
-    """Replaces control characters in each drawn line by spaces, as the last line of defence; the width stays.
+    """Replaces control characters in drawn lines by spaces, as a last line of defence; widths are kept.
 
-    It gives each part of a line a style: what Textual draws in one to three columns may have none, and its own filter
-    for NO_COLOR fails over that.
+    It also gives every segment a style: Textual draws some in one to three columns without, on which its own filter for
+    NO_COLOR fails.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's interface
@@ -53,7 +53,7 @@ _FILTER = ControlCharacterFilter()
 
 
 class RedactedErrors(io.StringIO):
-    """Standard error without secrets and control characters: Textual's crash report has the local variables."""
+    """Standard error without secrets and control characters: Textual's crash report includes local variables."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(escape_control_characters(redact_secrets(clean_lines(text))))
@@ -63,7 +63,7 @@ class RedactedErrors(io.StringIO):
 
 
 class TerminalApp(App[str]):
-    """A Textual app that writes no control characters of others and reports a crash without secrets."""
+    """A Textual app that filters control characters and redacts secrets from crash reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def start_threads() -> ThreadPoolExecutor:
     """Start all threads before Textual takes over the terminal, so that a thread limit is reported as a normal error.
 
     Raises:
-        RuntimeError: the system does not let so many be started as the panel needs.
+        RuntimeError: the system does not allow as many threads as the panel needs.
     """
     pool, all_started = ThreadPoolExecutor(_POOL_THREADS), threading.Event()
     try:
@@ -94,10 +94,9 @@ def start_threads() -> ThreadPoolExecutor:
 
 
 def leave_on_signals(leave: Callable[[int], object]) -> None:
-    """Call `leave` with the exit code on SIGTERM, SIGHUP or a lost connection, and exit soon after in any case.
+    """Call `leave` with the exit code on SIGTERM, SIGHUP or a closed terminal, and force the exit soon after.
 
-    The event loop may be blocked, for instance in writing to a terminal that has vanished, so a timer of its own ends
-    the process.
+    A timer thread ends the process, since the event loop may be blocked, such as in writing to a closed terminal.
     """
     loop = asyncio.get_running_loop()
 
@@ -105,7 +104,7 @@ def leave_on_signals(leave: Callable[[int], object]) -> None:
         code = 128 + number
         deadline = threading.Timer(_SECONDS_TO_EXIT, os._exit, (code,))
         deadline.daemon = True
-        with contextlib.suppress(RuntimeError):  # no more threads may be started
+        with contextlib.suppress(RuntimeError):  # the system allows no more threads
             deadline.start()
         loop.call_soon_threadsafe(leave, code)
 
@@ -115,9 +114,9 @@ def leave_on_signals(leave: Callable[[int], object]) -> None:
 
 
 def _watch_terminal(terminal: TextIO | None) -> None:
-    """Wait until the terminal is closed, then send SIGHUP to ourselves.
+    """Wait until the terminal is closed, then send SIGHUP to this process.
 
-    The kernel sends it to the session's leader only, which may be another process.
+    The kernel sends it only to the session leader, which may be another process.
     """
     if terminal is not None and terminal.isatty():
         hang_up = select.poll()

@@ -1,1 +1,1 @@
-"""What a launch would meet on this machine: one check each, with what to do where one fails."""
+"""The checks before a launch on this machine, each with a fix."""

@@ -17,7 +17,7 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import Advice, Hint, format_advice
 
-# Words, a change of the launch, or words with changes between them.
+# Text, a change of the launch, or several of both.
 Fix = str | Hint | Sequence[str | Hint]
 
 
@@ -34,12 +34,12 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     level: CheckLevel
-    """Whether it is right, worth a warning, or blocks the launch."""
+    """Whether it passed, warns, or blocks the launch."""
     finding: str
     advice: Advice = ()
-    """What to do about it; empty when it is right."""
+    """What to do about it; empty if it passed."""
     final: bool = False
-    """Whether no reason overrules it, since the launch itself would be refused."""
+    """Whether `--force` cannot overrule it, since the launch itself would be refused."""
 
     @property
     def fix(self) -> str:
@@ -48,21 +48,21 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """All that the checks of a launch look at, probed once."""
+    """The input of a launch's checks, probed once."""
 
     resolved: ResolvedRecipe
     plan: Plan
     probe: GpuProbe
     gpus: tuple[Gpu, ...]
     engine: Engine | None
-    """The engine, or None when it is not installed."""
+    """The engine; None if it is not installed."""
     models: tuple[model_hub.ModelAvailability, ...]
-    """Target and drafter: where they are, and what has to be downloaded."""
+    """Target and drafter: where they are, and what must be downloaded."""
     bare: bool = False
-    """Whether only the machine is checked, without a recipe."""
+    """Whether to check only the machine, without a recipe."""
 
     def fit(self, **changes: int | float) -> MemoryEstimate | None:
-        """Return the memory estimate for its GPUs, with other flags if given; None on the CPU or without a GPU."""
+        """Return the memory estimate for the GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.resolved.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         resolved = msgspec.structs.replace(self.resolved, flags=flags)
         models = [model_hub.read_local_model(model) for model in self.models]
@@ -85,12 +85,12 @@ def warn_check(name: str, finding: str, fix: Fix = "") -> Check:
 
 
 def fail_check(name: str, finding: str, fix: Fix) -> Check:
-    """Return a failed check, which blocks the launch unless it is forced; `fix` says what to do."""
+    """Return a failed check, which blocks the launch unless it is forced."""
     return _build_check(name, CheckLevel.FAIL, finding, fix)
 
 
 def refuse_check(name: str, finding: str, fix: Fix) -> Check:
-    """Return a failed check that blocks the launch also where it is forced; `fix` says what to do."""
+    """Return a failed check that blocks even a forced launch."""
     return msgspec.structs.replace(fail_check(name, finding, fix), final=True)
 
 

@@ -26,12 +26,12 @@ from dflash_tui.planning.recipes import resolution
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.request import Advice, Hint, LaunchChanges, hint_setting
 
-# Two that start on one GPU at the same time measure its memory wrongly, and one of them or both fail.
+# Two servers that start on one GPU measure its memory wrongly, and at least one fails.
 HOW_TO_SHARE = "wait until that is ready (dflash-tui ps), stop it, or choose another GPU with --gpu"
 _CPU_DEMO = "dflash-tui --recipe demo-cpu runs on the CPU"
 _SLOW_DISK_RATE = 500e6  # bytes/s; an NVMe disk reads several GB/s, a USB 3 one 0.4
 _MIN_FOREIGN_MEMORY = 256 << 20
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the system's, which is only looked at
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only inspected
 _MIN_SHARED_MEMORY = 32 << 20
 
 
@@ -124,7 +124,6 @@ def _check_power(card: Gpu, name: str) -> Iterator[Check]:
 
 
 def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
-    """Warn about all processes that use the GPU before a launch, our own servers included."""
     heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _MIN_FOREIGN_MEMORY]
     if heavy:
         finding = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
@@ -134,7 +133,7 @@ def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
 
 
 def _check_patch_files() -> Iterator[Check]:
-    """Warn about invalid patch files; only recipes that name them are refused, when they are planned."""
+    """Warn of invalid patch files; only plans that name them fail."""
     for name, why in patch_file.load_all_patches()[1].items():
         yield warn_check("patch file", f"{name} is not valid: {why}", "fix it, or remove it")
 
@@ -177,7 +176,7 @@ def _has_python_headers(engine: Engine | None) -> bool:
 
 
 def _check_shared_memory() -> Iterator[Check]:
-    """Check that there is room for what the processes of a server share; containers have 64 MiB unless told."""
+    """Check the shared memory of a server's processes; containers have 64 MiB by default."""
     try:
         free, writable = shutil.disk_usage(_SHARED_MEMORY).free, os.access(_SHARED_MEMORY, os.W_OK, effective_ids=True)
     except OSError:
@@ -188,7 +187,7 @@ def _check_shared_memory() -> Iterator[Check]:
 
 
 def check_logout() -> Iterator[Check]:
-    """Check that a server lives on when the login ends that launched it, as over ssh."""
+    """Check that a server survives the end of the login that launched it, as over ssh."""
     risk = system.read_logout_risk()
     if risk is None:
         return
@@ -224,9 +223,9 @@ def _check_model_disk(situation: Situation, *, thorough: bool) -> Iterator[Check
 _DEMO_BYTES = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
 _MAX_SWAP = 1 << 30
 _MAX_PAGE_CACHE = 8 << 30
-# What CUDA allocates before vLLM measures the free memory: 0.51 GiB on an H200.
+# CUDA allocates this before vLLM measures the free memory: 0.51 GiB on an H200.
 _CUDA_CONTEXT_BYTES = 1 << 29
-# A server for shorter requests is useless.
+# The shortest useful context.
 _MIN_MODEL_LEN = 4096
 _SMALL_BATCHES: dict[str, int | float] = {"max_num_seqs": 4, "max_num_batched_tokens": 4096}
 _NOTHING_FITS: Advice = (
@@ -237,7 +236,7 @@ _NOTHING_FITS: Advice = (
 
 
 def check_memory(situation: Situation) -> Iterator[Check]:
-    """Yield the checks of memory for a plan."""
+    """Yield the memory checks of a plan."""
     if situation.plan.on_cpu:
         available = system.read_system_memory().available
         finding = f"{format_gib(available)} available, about {format_gib(_DEMO_BYTES)} needed"
@@ -278,7 +277,7 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
 
 
 def _list_unknown(fit: MemoryEstimate) -> str:
-    """Return by what the size of weights is a least, and which parts are left out; empty where all is known."""
+    """Return text about lower bounds and left-out parts of the estimate; empty if all sizes are known."""
     least = "".join(f" at least ({share.name}: {share.source})" for share in fit.shares if share.least)
     names = [name for name in fit.unknown if not (least and name == "weights")]
     return least + (f" (without {', '.join(names)}, whose size is unknown)" if names else "")
@@ -305,9 +304,9 @@ def _suggest_settings(situation: Situation, fit: MemoryEstimate) -> Advice:
 
 
 def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
-    """Return the largest target that fits: a variant, those for this class first, or one of the catalogue.
+    """Return advice with the largest target that fits: a variant, preferably for this class, or one of the catalogue.
 
-    Where none is known to fit, the variants of unknown size are named.
+    If none is known to fit, the variants of unknown size are named.
     """
     variants = list(_list_other_targets(situation, budget))
     resolved = situation.resolved
@@ -332,9 +331,9 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
 
 
 def _list_other_targets(situation: Situation, budget: int) -> Iterator[tuple[str, float | None, bool]]:
-    """Yield the recipe's variants with another target: the name, the size of its files in GB, and whether it fits.
+    """Yield the variants with another target: the name, the size of its files in GB, and whether it fits.
 
-    For a variant of unknown size the last is whether its weights have fewer bits, so that it may fit.
+    For a variant of unknown size, the last is whether its weights have fewer bits and so may fit.
     """
     resolved = situation.resolved
     for name in (name for name, part in resolved.recipe.variants.items() if part.target):
@@ -357,7 +356,7 @@ def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator
     memory = system.read_system_memory()
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"
-        # Without files of the models it is all of others, which only root can release.
+        # Without model files the page cache belongs to others, and only root can release it.
         ours = f"release that of the models: dflash-tui doctor {situation.plan.recipe} --release-page-cache"
         release = ours if list_local_files(situation.models) else "release it: sudo sysctl vm.drop_caches=1"
         yield warn_check("page cache", finding, release)

@@ -1,4 +1,4 @@
-"""Checks of a pair of models in a release, which need no GPU: also a plan without one says what they find."""
+"""Checks of a pair in a vLLM release. They need no GPU, so a plan for another machine shows them too."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse
 from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
-# With one of them vLLM may take another tokenizer than the target's.
+# With one of these flags vLLM may use another tokenizer than the target's.
 _OTHER_TOKENIZER = ("tokenizer", "tokenizer-mode", "tokenizer-revision", "skip-tokenizer-init")
 
 
 def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
-    """Return what is wrong with the pair as it is planned, its release, number of drafted tokens and parsers.
+    """Return the problems of the planned pair, release, number of drafted tokens and parsers.
 
-    Without `cards` the memory of a typical GPU counts.
+    Without `cards` the memory of a typical GPU is assumed.
     """
     return [
         *_check_broken(resolved, plan, cards),
@@ -44,7 +44,7 @@ def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) 
 
 
 def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) -> Iterator[Check]:
-    """Refuse what is known to fail; the settings that its reason names mend it."""
+    """Refuse a recipe that is known to fail; its reason names the settings that fix it."""
     standing = plan.standing
     if standing is None or standing.status is not Status.BROKEN:
         return
@@ -61,7 +61,7 @@ def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) ->
 
 
 def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
-    """Return in brackets what a setting costs in KV cache; empty where it costs none, or nothing is known."""
+    """Return what a setting costs in KV cache, in brackets; empty if nothing, or if unknown."""
     settings = resolved.flags | parse_settings({name: value})
     flags = {flag: setting for flag, setting in settings.items() if setting is not None}
     now, then = (
@@ -87,9 +87,9 @@ def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
 
 
 def _patches_suffice(resolved: ResolvedRecipe, plan: Plan) -> bool:
-    """Whether the recipe's own patches make the pair run: some for every machine are in, and none was left out.
+    """Whether the recipe's own patches make the pair run: one for every machine is applied, and none was disabled.
 
-    What was added by hand, or is for one machine's kernels, does not.
+    Patches that the user added, or that are for one class of machines, do not count.
     """
     by_hand = {key.removeprefix("patches.") for key in resolved.changed}
     own = [name for name in plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
@@ -112,7 +112,7 @@ def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]
 
 
 def _check_flashinfer(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
-    """Warn of a server that answers, and whose CUDA graphs are captured in pieces without saying so."""
+    """Warn of FlashInfer capturing CUDA graphs in pieces, which the server does not report."""
     setting = cuda_graphs.find_flashinfer(resolved, normalize_flag_names(resolved.flags))
     if setting and plan.num_speculative_tokens and plan.mode is Mode.COMPILE and not resolved.recipe.for_cpu:
         cost = "; published for a GB10: 47.5 instead of 55.2 tok/s (vllm#49547)"
@@ -138,19 +138,19 @@ def _check_parsers(plan: Plan) -> Iterator[Check]:
             yield fail_check("parsers", finding, fix)
 
 
-# With it vLLM takes a context beyond the target's positions.
+# With this variable vLLM accepts a context beyond the target's positions.
 _ALLOW_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
 def check_requirements(situation: Situation) -> Iterator[Check]:
-    """Check the package of the method, the files that flags name, and the target's positions for `max-model-len`."""
+    """Check the method's package, the files that flags name, and `max-model-len` against the target's positions."""
     yield from _check_package(situation)
     yield from check_files(situation.resolved)
     yield from _check_length(situation)
 
 
 def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
-    """Check that the files and folders are there that flags name."""
+    """Check that the files and folders named by flags exist."""
     for name, value in serve_flags.list_missing(resolved.flags).items():
         where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
         fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
@@ -170,7 +170,7 @@ def _check_package(situation: Situation) -> Iterator[Check]:
 
 
 def _check_length(situation: Situation) -> Iterator[Check]:
-    """Check the context as vLLM does, where the target's config.json is on this machine and scales no positions."""
+    """Check the context as vLLM does, if the target's config.json is on this machine and does not scale positions."""
     flags = normalize_flag_names(situation.resolved.flags)
     length, config = read_whole_number(flags, "max-model-len"), _read_target_config(situation)
     if not length or config is None or _ALLOW_LONGER in situation.plan.env or "hf-overrides" in flags:
@@ -188,6 +188,6 @@ def _read_target_config(situation: Situation) -> Mapping[str, Any] | None:
 
 
 def _scales_positions(config: Mapping[str, Any]) -> bool:
-    """Whether vLLM may take more than `max_position_embeddings`: by a factor of RoPE, or a length for the tokenizer."""
+    """Whether vLLM may accept more than `max_position_embeddings`: by a RoPE factor, or `model_max_length`."""
     parts = [part for part in config.values() if isinstance(part, Mapping)]
     return "model_max_length" in config or any("factor" in part or _scales_positions(part) for part in parts)

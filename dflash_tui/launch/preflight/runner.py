@@ -1,4 +1,4 @@
-"""Run the preflight checks of a launch: those of the machine, and of engine, flags, patches, models, disk and port."""
+"""Run the preflight checks of a launch: machine, engine, flags, patches, models, disk and port."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
 
 
 def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
-    """Check the flags, if `thorough` their values, too; an engine whose flags are unknown is asked by the launch."""
+    """Check the flags, and their values if `thorough`; an engine with unknown flags is asked by the launch itself."""
     words = situation.plan.argv[2:]
     if (engine := situation.engine) is None:
         if problems := serve_flags.find_mistakes(situation.plan.vllm, words[1:]):
@@ -212,7 +212,7 @@ def _check_models(situation: Situation) -> Iterator[Check]:
 
 
 def _check_named_folders(situation: Situation, *, weights: bool) -> Iterator[Check]:
-    """Warn of folders that were named by hand in the place of the models that a recipe builds: vLLM says the rest."""
+    """Warn of unusable folders that the user named in place of models that the recipe builds."""
     built = situation.plan.models_folder
     for role, name in (("target", situation.plan.target), ("drafter", situation.plan.drafter)):
         by_hand = built and name.startswith(("/", ".")) and not Path(name).is_relative_to(built)
@@ -323,7 +323,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
     """The results of all preflight checks of a launch."""
 
     checks: tuple[Check, ...]
-    """The checks, those of the machine first."""
+    """The checks, the machine's first."""
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -332,11 +332,11 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
     @property
     def forcible(self) -> bool:
-        """Whether the launch may be insisted on: no check that blocks it is final."""
+        """Whether `--force` may overrule the failed checks."""
         return not any(check.final for check in self.failed)
 
     def raise_failed(self, *, offer_force: bool = True) -> None:
-        """Raise an error when a check blocks the launch; the hint may name `--force` where that would help.
+        """Raise an error if a check blocks the launch; the hint may offer `--force` if that would help.
 
         Raises:
             PreflightFailed: with the finding and the fix of each failed check.
@@ -350,7 +350,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
 
 async def survey_launch(planned: PlannedLaunch, *, bare: bool = False) -> Situation:
-    """Probe all that the checks of a launch look at; the hub is asked about the models, for ten seconds at most."""
+    """Probe the input of a launch's checks; the hub gets ten seconds to answer about the models."""
     resolved, plan = planned.resolved, planned.plan
     probe_gpus = nvml.probe_gpus if bare else planner.probe_launchable_gpus
     gpu_probe = asyncio.to_thread(probe_gpus) if bare or not plan.on_cpu else asyncio.sleep(0, GpuProbe())
@@ -368,7 +368,7 @@ def _select_gpus(probe: GpuProbe, resolved: ResolvedRecipe, plan: Plan) -> tuple
 
 
 async def run_preflight(planned: PlannedLaunch, *, thorough: bool = False) -> PreflightReport:
-    """Run every check of a launch; `thorough` ones may read disks for seconds."""
+    """Run all checks of a launch; `thorough` ones may read disks for seconds."""
     situation = await survey_launch(planned)
     machine, launch = await asyncio.gather(
         asyncio.to_thread(preflight_machine.check_machine, situation, thorough=thorough),
@@ -378,6 +378,6 @@ async def run_preflight(planned: PlannedLaunch, *, thorough: bool = False) -> Pr
 
 
 async def run_machine_checks(planned: PlannedLaunch) -> PreflightReport:
-    """Run the checks of this machine only; `planned` is one without requirements, that of the CPU demo."""
+    """Run only the checks of this machine; `planned` is a launch without requirements, the CPU demo's."""
     situation = await survey_launch(planned, bare=True)
     return PreflightReport(tuple(await asyncio.to_thread(preflight_machine.check_machine, situation, thorough=True)))

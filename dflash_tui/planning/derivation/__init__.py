@@ -1,1 +1,1 @@
-"""Pairs without a recipe: what two config.json say -> method, drafts, release, flags; what others published. Pure."""
+"""Pairs without a recipe: derive method, drafts, release and flags from two config.json; published pairs. Pure."""

@@ -1,6 +1,6 @@
-"""The catalogue: pairs of models that others published, with sources, also those that no recipe is shipped for. Pure.
+"""The catalogue: published pairs of models with their sources, including pairs without a shipped recipe. Pure.
 
-Facts of the catalogue are shown and compared, never launched: a recipe is derived from what the models say themselves.
+Its facts are shown and compared, never launched: a recipe is derived from the models' own files.
 """
 
 import re
@@ -22,7 +22,7 @@ from dflash_tui.planning.methods import Method
 
 SHIPPED = paths.PACKAGE_ROOT / "catalogue.json"
 LARGEST = 4 << 20
-# Activations, graphs and the context, and the share of the memory that vLLM is given, on unified memory a smaller one.
+# Activations, graphs and CUDA context in GiB; the share of the memory that vLLM gets, and the share of unified memory.
 _BESIDE_GIB, _SHARE, _UNIFIED_SHARE = 2.4, 0.92, 0.8
 _GB = 1e9
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -31,7 +31,7 @@ Fact = Annotated[str, Meta(min_length=1, max_length=400)]
 Word = Annotated[str, Meta(max_length=200)]
 Size = Annotated[float, Meta(gt=0, le=10_000)]
 Gib = Annotated[float, Meta(ge=0, le=10_000)]
-# Or words, where its name is not confirmed; never a folder of this machine or an option.
+# A repository, or free text if its name is not confirmed; never a local folder or an option.
 Repository = Annotated[str, Meta(max_length=200, pattern=r"^(?:[A-Za-z0-9][\w.-]*(?:[/ ][A-Za-z0-9][\w.-]*)*)?\Z")]
 
 
@@ -40,25 +40,25 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class CatalogueModel(_Facts, frozen=True):
-    """A repository with a target in some precision."""
+    """A target's repository in one precision."""
 
     repo: Word
-    """The repository; a text with spaces where its name is not confirmed."""
+    """The repository; text with spaces if its name is not confirmed."""
     precision: Word = ""
     """How its weights are stored, such as nvfp4."""
     size_gb: Size | None = None
     """The size of its files in 10^9 bytes."""
     source: Word = ""
-    """Who says so, by the names of `sources`."""
+    """The source, a key of `sources`."""
 
     @property
     def is_repository(self) -> bool:
-        """Whether its name is known."""
+        """Whether `repo` is a repository's name."""
         return bool(_REPOSITORY.fullmatch(self.repo))
 
 
 class CatalogueTarget(_Facts, frozen=True):
-    """A model that is served, in all its precisions."""
+    """A target in all its precisions."""
 
     architecture: Word
     variants: Annotated[tuple[CatalogueModel, ...], Meta(min_length=1, max_length=100)]
@@ -72,36 +72,36 @@ class CatalogueTarget(_Facts, frozen=True):
 
 
 class CatalogueFigure(_Facts, frozen=True):
-    """A figure that somebody published, with what it was measured on."""
+    """A published figure, and what it was measured on."""
 
     hardware: Word
     what: Word
     source: Word
     values: Annotated[tuple[float, ...], Meta(max_length=16)] = ()
-    """One, a range, or one for each workload of the note."""
+    """One value, a range, or one value per workload of the note."""
     date: Word = ""
     vllm: Word = ""
     engine: Word = ""
-    """What served it where that is no release of vLLM."""
+    """The engine, if it is not a release of vLLM."""
     n: int | None = None
     temperature: float | None = None
     note: Fact | None = None
 
 
 class CataloguePair(_Facts, frozen=True):
-    """A target with a way to draft for it."""
+    """A target and a way to draft for it."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,64}/[a-z0-9._-]{1,64}$")]
     target: Name
     method: Method
     drafter: Repository = ""
-    """The drafter's repository; empty where the method has none, or the target's own head drafts."""
+    """The drafter's repository; empty if the method takes none, or the target's own head drafts."""
     tokens: Tokens | None = None
     """Drafts per step of the published command."""
     most_tokens: Tokens | None = None
-    """As many as its block has room for."""
+    """The most tokens that fit into the drafter's block."""
     oldest_vllm: VllmVersion | None = None
-    """The first release that runs it; None where each from 0.20.0 on does."""
+    """The first release that runs the pair; None for 0.20.0 or older."""
     oldest_why: Fact | None = None
     drafter_arch: Word = ""
     drafter_size_gb: Size | None = None
@@ -110,7 +110,7 @@ class CataloguePair(_Facts, frozen=True):
     drafter_gated: bool | None = None
     drafter_licence: Word = ""
     rank: int | None = None
-    """Its place among those that are worth a recipe first."""
+    """Its place in the order in which pairs deserve a recipe."""
     figures: Annotated[tuple[CatalogueFigure, ...], Meta(max_length=100)] = ()
     variants: Annotated[tuple[Fact, ...], Meta(max_length=100)] = ()
     bugs: Annotated[tuple[Fact, ...], Meta(max_length=100)] = ()
@@ -119,11 +119,11 @@ class CataloguePair(_Facts, frozen=True):
 
 
 class Catalogue(_Facts, frozen=True):
-    """All pairs that are known, as of a day."""
+    """All known pairs, as of one day."""
 
     written: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d$")]
     sources: Annotated[dict[str, Fact], Meta(max_length=1000)]
-    """What the short names of sources stand for."""
+    """Short name of a source -> what it stands for."""
     targets: Annotated[dict[Name, CatalogueTarget], Meta(max_length=2000)]
     pairs: Annotated[tuple[CataloguePair, ...], Meta(max_length=5000)]
 
@@ -133,12 +133,12 @@ _DECODER = msgspec.json.Decoder(Catalogue)
 
 
 def own_catalogue_file() -> Path:
-    """Return the file of the catalogue that the user put in place of the shipped one."""
+    """Return the path of the user's catalogue, which replaces the shipped one."""
     return paths.data_folder() / "catalogue.json"
 
 
 def load_catalogue() -> Catalogue:
-    """Return the user's catalogue where it is the newer one, else the shipped one, also where it cannot be used."""
+    """Return the newer of the user's and the shipped catalogue; the shipped one if the user's is invalid."""
     shipped = _load_shipped()
     try:
         own = load_own_catalogue()
@@ -148,7 +148,11 @@ def load_catalogue() -> Catalogue:
 
 
 def load_own_catalogue() -> Catalogue | None:
-    """Return the catalogue that the user put in place of the shipped one; None without one."""
+    """Return the user's catalogue; None without one.
+
+    Raises:
+        UsageError: it cannot be read, or is invalid.
+    """
     path = own_catalogue_file()
     try:
         return decode_catalogue(private_files.read_file(path, LARGEST))
@@ -164,7 +168,11 @@ def _load_shipped() -> Catalogue:
 
 
 def decode_catalogue(data: bytes) -> Catalogue:
-    """Return what the JSON of a catalogue says, each text as one clean line."""
+    """Return the catalogue in JSON data, each text as one clean line.
+
+    Raises:
+        UsageError: it is not a catalogue.
+    """
     try:
         catalogue = decode_json(data, _DECODER)
     except msgspec.MsgspecError as error:
@@ -176,15 +184,15 @@ def decode_catalogue(data: bytes) -> Catalogue:
 
 
 class Need(NamedTuple):
-    """The memory that a request of 32768 tokens needs with everything."""
+    """The memory that a launch needs for a request of 32768 tokens."""
 
     gib: float
     unknown: tuple[str, ...]
-    """What of it is not known and left out, so that it may be more."""
+    """Parts of unknown size, left out of `gib`."""
 
 
 def estimate_need(catalogue: Catalogue, pair: CataloguePair, model: CatalogueModel) -> Need | None:
-    """Return the memory that a precision of the pair's target needs; None where its weights' size is not known."""
+    """Return the memory that a pair needs with one precision of its target; None without the size of the weights."""
     target = catalogue.targets[pair.target]
     if model.size_gb is None:
         return None
@@ -195,18 +203,18 @@ def estimate_need(catalogue: Catalogue, pair: CataloguePair, model: CatalogueMod
 
 
 def typical_budget(hardware: Hardware) -> float | None:
-    """Return the GiB that vLLM may take on a class of machine; None where nothing is typical of it."""
+    """Return the GiB that vLLM may take on a class of machine; None if the class has no typical memory."""
     typical = TYPICAL.get(hardware)
     return budget_of(typical.memory_total, unified=typical.unified) if typical else None
 
 
 def budget_of(memory_total: int, *, unified: bool) -> float:
-    """Return the GiB that vLLM may take of a GPU's memory."""
+    """Return the GiB of a GPU's memory that vLLM may take."""
     return memory_total / GIB * (_UNIFIED_SHARE if unified else _SHARE)
 
 
 def list_fitting_models(catalogue: Catalogue, pair: CataloguePair, budget: float) -> Iterator[CatalogueModel]:
-    """Yield the precisions of the target that fit into `budget` GiB by what is known, in the catalogue's order."""
+    """Yield the target's precisions whose known needs fit into `budget` GiB, in the catalogue's order."""
     for model in catalogue.targets[pair.target].variants:
         need = estimate_need(catalogue, pair, model)
         if model.is_repository and need and need.gib <= budget:
@@ -221,9 +229,9 @@ def choose_model(catalogue: Catalogue, pair: CataloguePair, budget: float | None
 
 
 def find_pairs(catalogue: Catalogue, model: str) -> list[CataloguePair]:
-    """Return the pairs of a model by its repository or folder, the ones worth most first.
+    """Return the pairs of a repository or folder, sorted by rank.
 
-    A repository is known by its name; another, or a folder, by the target that its own name begins with.
+    A repository is matched by its name; otherwise the longest target name that the model's name starts with is used.
     """
     last = model.rstrip("/").rpartition("/")[2].lower()
     repos = {variant.repo.lower(): name for name, target in catalogue.targets.items() for variant in target.variants}
@@ -234,5 +242,5 @@ def find_pairs(catalogue: Catalogue, model: str) -> list[CataloguePair]:
 
 
 def sort_by_rank(pairs: Iterable[CataloguePair]) -> list[CataloguePair]:
-    """Return pairs, the ones worth most first."""
+    """Return the pairs sorted by rank."""
     return sorted(pairs, key=lambda pair: pair.rank or 1000)

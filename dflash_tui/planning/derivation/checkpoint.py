@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json and name say of its architecture, shape and precision, and how it drafts. Pure."""
+"""Read a checkpoint's architecture, shape, precision and drafting from its config.json and name. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 from dflash_tui.planning import kv_cache
 from dflash_tui.planning.recipes.recipe import ModelConfig
 
-# None of a real model counts further.
+# No count of a real model is larger.
 _MOST = 1 << 24
 _LONGEST_WORD = 128
-# The layers whose states a drafter reads, and by how much vLLM counts them higher.
+# Keys of the target layers whose states a drafter reads, and the offset that vLLM adds to them.
 _LAYER_IDS = {"target_layer_ids": 1, "aux_hidden_state_layer_ids": 0, "eagle_aux_hidden_state_layer_ids": 0}
 _HEAD_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_modules")
-# The token of what is to be drafted, by the names that vLLM looks it up by.
+# Names by which vLLM looks up the mask token.
 _MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _REMOTE_CODE = "auto_map"
@@ -27,7 +27,7 @@ _LAYER = re.compile(r"\blayers\.(\d{1,6})\.")
 
 
 class Precision(StrEnum):
-    """How weights are stored, where a class of machine treats that in its own way."""
+    """How weights are stored, where a class of machine treats it specially."""
 
     NVFP4 = "nvfp4"
     FP8_BLOCKS = "fp8 in blocks"
@@ -35,66 +35,66 @@ class Precision(StrEnum):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A model by its config.json. What it does not say is None or empty."""
+    """A model by its config.json. Unknown fields are None or empty."""
 
     name: str
     architecture: str = ""
-    """The first of its architectures."""
+    """The first architecture of config.json."""
     model_type: str = ""
-    """Its kind, by transformers."""
+    """The `model_type` of transformers."""
     shape: ModelConfig | None = None
-    """What the memory arithmetic reads."""
+    """The fields that the memory arithmetic reads."""
     quantization: str = ""
-    """How its weights are quantized, by its quantization_config."""
+    """The `quant_method` of its quantization_config."""
     precision: Precision = Precision.OTHER
     """How its weights are stored, by its quantization_config."""
     experts: bool = False
     head_layers: int = 0
-    """The layers of a head of its own that drafts (MTP); 0 without one."""
+    """Layers of its own draft head (MTP); 0 without one."""
     remote_code: bool = False
-    """Whether it brings code of its own."""
+    """Whether the repository brings its own code."""
     speculators: str = ""
     speculative_tokens: int | None = None
-    """How many tokens per step it asks for, in the speculators format."""
+    """Tokens per step that its config asks for, in the speculators format."""
     verifier: str = ""
-    """The target that it was made for, in the speculators format: a repository or somebody's folder."""
+    """The target that it was made for, in the speculators format: a repository or someone's folder."""
     verifier_architecture: str = ""
     has_mtp_weights: bool | None = None
-    """Whether its files hold a head that drafts (MTP), by the index of its weights; None where that is not known."""
+    """Whether its weight index lists an MTP head; None if there is no index."""
     block_size: int | None = None
-    """How many tokens its block holds, the anchor included."""
+    """Tokens in its block, the anchor included."""
     mask_token: int | None = None
-    """The token that stands in its block for each that is to be drafted."""
+    """The token that fills the block's positions to be drafted."""
     anchored: bool = False
-    """Whether it drafts from the anchor, too, so that a block gives one token more."""
+    """Whether it also drafts from the anchor, so that a block gives one token more."""
     last_layer_id: int | None = None
-    """The highest of the target's layers whose states it reads, counted from 1."""
+    """The highest target layer whose states it reads, counted from 1."""
     draft_vocab: int | None = None
-    """The size of its own vocabulary, where it maps it onto the target's."""
+    """The size of its draft vocabulary, if it maps that onto the target's."""
     target_hidden: int | None = None
-    """The width of the target that it was made for, where that is not its own."""
+    """The hidden size of the target that it was made for, if it differs from its own."""
     chat_template: str | None = None
-    """Its chat template, or several as one text; None where none is known."""
+    """Its chat template, or several joined; None if unknown."""
     tokens: frozenset[str] | None = None
-    """The vocabulary of its tokenizer, special tokens at least; None where it is not known."""
+    """Its tokenizer's vocabulary, at least the special tokens; None if unknown."""
     gated: bool | None = None
-    """Whether its terms have to be accepted on the hub."""
+    """Whether its terms must be accepted on the hub."""
     size_gb: float | None = None
     """The size of its files in 10^9 bytes."""
 
     dspark_block: int | None = None
-    """How many tokens the DSpark drafter within a target drafts per step."""
+    """Tokens per step of the DSpark drafter inside a target."""
     forced_window: bool = False
-    """Whether it says that all its layers slide, whatever their types."""
+    """Whether its config forces a sliding window on all layers, whatever their types."""
 
     @property
     def slides(self) -> bool:
-        """Whether some of its layers have a sliding window."""
+        """Whether some layers have a sliding window."""
         return self.forced_window or "sliding" in self._layer_kinds
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some of its layers slide and others do not."""
+        """Whether some layers have a sliding window and others do not."""
         return {"sliding", "full"} <= self._layer_kinds
 
     @property
@@ -112,9 +112,9 @@ def read_checkpoint(
     tokens: frozenset[str] | None = None,
     weight_names: Collection[str] = (),
 ) -> Checkpoint:
-    """Return what a config.json says; fields of another type than a model's count as not said.
+    """Return the checkpoint of a config.json; fields of an unexpected type count as missing.
 
-    `weight_names` are those of its tensors, by the index of its weights; empty where that is not known.
+    `weight_names` are the tensors of its weight index; empty if unknown.
     """
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
@@ -151,7 +151,7 @@ def read_checkpoint(
 
 
 def _has_mtp_weights(names: Collection[str], layers: int | None) -> bool:
-    """Whether tensors are of an MTP head: named so, or of a layer behind the last (DeepSeek, GLM)."""
+    """Whether the names include an MTP head: by name, or as a layer behind the last (DeepSeek, GLM)."""
     return any(_MTP_NAME.search(name) or ((match := _LAYER.search(name)) and int(match[1]) >= (layers or _MOST))
                for name in names)  # fmt: skip
 
@@ -213,21 +213,21 @@ _SUFFIX = re.compile(
     r"(?:[-_.](?:dynamic|block|static|autoround|int4|4bit|8bit|w4a4|ct))?$",
     re.IGNORECASE,
 )
-# Names of one and the same; what has no suffix is in 16 bits.
+# Synonyms; a name without a suffix is in 16 bits.
 _SAME = {"awq": "int4", "gptq": "int4", "w4a16": "int4", "w8a8": "int8", "bf16": "", "fp16": ""}
 OWN_PRECISION = "the target's own precision"
-"""What is said of a drafter that is chosen by its precision."""
+"""The reason given for a drafter that was chosen by its precision."""
 
 
 class NamedPrecision(NamedTuple):
-    """A repository's name without its precision, and that precision in small letters; empty without one."""
+    """A repository's name without its precision, and the precision in lower case; empty without one."""
 
     base: str
     precision: str
 
 
 def split_precision(name: str) -> NamedPrecision:
-    """Return the name of a repository or folder in its two parts."""
+    """Return the name of a repository or folder, split from its precision."""
     name = name.rstrip("/").lower()
     suffix = _SUFFIX.search(name)
     if suffix is None:
@@ -237,10 +237,9 @@ def split_precision(name: str) -> NamedPrecision:
 
 
 def arrange_by_precision(drafters: Iterable[T], target: str, read_name: Callable[[T], str]) -> list[tuple[T, bool]]:
-    """Return drafters in their order, and whether each was put before others for its precision.
+    """Return drafters grouped by name, and whether each was moved ahead of others for its precision.
 
-    Those whose names differ in the precision alone stand together, where the first of them stood: first that of the
-    target, by its name.
+    Drafters that differ in precision alone stay together at the place of the first; the target's precision comes first.
     """
     wanted, groups = split_precision(target).precision, dict[str, list[tuple[str, T]]]()
     for drafter in drafters:

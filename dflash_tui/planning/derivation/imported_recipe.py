@@ -1,4 +1,4 @@
-"""A `vllm serve` command as the text of a recipe, and what of it could not be taken over. Pure."""
+"""Convert a `vllm serve` command into the text of a recipe, and list what was left out. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ENDS = frozenset({"&&", "||", ";", "|", "&", ">", ">>", "2>&1", "2>", "<"})
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Something of a command that a recipe does not take over, and why."""
+    """A part of a command that the recipe leaves out, and why."""
 
     what: str
-    """As it stands there; it may hold a secret."""
+    """The part as written in the command; it may hold a secret."""
     why: str
 
 
@@ -44,7 +44,7 @@ class ShellCommand(msgspec.Struct, frozen=True):
 
 
 def read_shell_command(words: Sequence[str]) -> ShellCommand:
-    """Return the parts of `[NAME=VALUE …] vllm serve …`; `words` are its words, or the whole of it as one."""
+    """Return the parts of `[NAME=VALUE …] vllm serve …`; `words` are its words, or the whole command as one."""
     split = list(words)
     if len(split) == 1:
         try:
@@ -83,12 +83,12 @@ _SHORT = {
 _NO_SPECULATION = {"method": Method.NONE.value, "num_speculative_tokens": 0}
 _LONGEST = 100
 _FLAG = re.compile(r"-(?!\d+(?:\.\d+)?$)")
-_DEEPEST = DEPTH_LIMIT - 2  # a recipe, and in it its flags
+_DEEPEST = DEPTH_LIMIT - 2  # the recipe and its flags are two levels
 _DOTTED = "speculative-config."
 
 
 class ImportedRecipe(NamedTuple):
-    """A recipe that a command became."""
+    """A recipe made from a command."""
 
     name: str
     text: str
@@ -104,7 +104,7 @@ class _Import:
         self.left.append(LeftOut(what, why))
 
     def take(self, *names: str) -> Any:
-        """Return the value of a flag that becomes a key of the recipe, by the first of its names."""
+        """Return the value of a flag that becomes a key of the recipe, by the first of `names` that is set."""
         values = [self.flags.pop(name) for name in names if name in self.flags]
         return values[0] if values else None
 
@@ -118,7 +118,7 @@ class _Import:
 
 
 def import_recipe(command: ShellCommand) -> ImportedRecipe:
-    """Return the recipe of a command, and what of the command is not in it."""
+    """Return the recipe of a command, and what was left out of it."""
     making = _Import(command)
     model = making.take_text("model") or next(iter(making.positions), "")
     for word in making.positions:
@@ -149,9 +149,9 @@ def import_recipe(command: ShellCommand) -> ImportedRecipe:
 
 
 def _read_flags(words: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
-    """Return the flags with their values, and the words before them; the last of a flag counts.
+    """Return the flags with their values, and the words before them; the last duplicate wins.
 
-    All words up to the next flag are its value, so that the model stands before the flags.
+    All words up to the next flag are values of a flag, so the model must come before the flags.
     """
     flags: dict[str, Any] = {}
     positions: list[str] = []
@@ -186,7 +186,7 @@ def _name_flag(word: str) -> tuple[str, str | None]:
 
 
 def _read_value(text: str) -> Any:
-    """Return what a word says: a mapping, a number that is written as we would, else the text as it is."""
+    """Return a word's value: a mapping, a number in our own notation, or else the text itself."""
     if text.lstrip().startswith("{"):
         try:
             value = msgspec.json.decode(text)
@@ -241,7 +241,7 @@ def _import_speculation(making: _Import) -> dict[str, Any]:
 
 
 def _find_method(config: Mapping[str, Any]) -> Method | None:
-    """Return the method of a --speculative-config as vLLM reads it; None for one that a recipe cannot have."""
+    """Return the method of a --speculative-config as vLLM reads it; None if recipes do not support it."""
     if (named := config.get("method")) is not None:
         name = "mtp" if str(named).endswith("_mtp") else str(named)
         return Method(name) if name in set(Method) else None

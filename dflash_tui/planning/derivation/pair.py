@@ -1,6 +1,6 @@
-"""Two checkpoints -> how vLLM serves them as a pair: method, drafts per step, least release, flags. Pure.
+"""Derive from two checkpoints how vLLM serves them: method, drafts per step, oldest release, flags. Pure.
 
-The rules are those of vLLM 0.20.0 to 0.33.0 (config/speculative.py, the registries) and of the published commands.
+The rules come from vLLM 0.20.0 to 0.33.0 (config/speculative.py, the registries) and the published commands.
 """
 
 from __future__ import annotations
@@ -29,47 +29,46 @@ _ARCHITECTURES = paths.PACKAGE_ROOT / "architectures.yaml"
 
 
 class TargetArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What vLLM does with a target of an architecture."""
+    """How vLLM treats targets of one architecture."""
 
     since: VllmVersion | None = None
-    """The first release that serves it; None where each from 0.20.0 on does."""
+    """The first release that serves it; None for 0.20.0 or older."""
     states: VllmVersion | None = None
-    """The first release in which it hands hidden states to a drafter; None where each that serves it does."""
+    """The first release that passes its hidden states to a drafter; None if every release that serves it does."""
     hands_states: bool = True
-    """Whether any release up to 0.33.0 does."""
+    """Whether any release up to 0.33.0 passes its hidden states to a drafter."""
     flags: dict[str, Any] = {}
-    """Flags that the published commands have on every machine."""
+    """Flags of the published commands, for every machine."""
 
 
 class DrafterArchitecture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What vLLM does with a drafter of an architecture, a model_type or a kind of speculators."""
+    """How vLLM treats drafters of one architecture, model_type or speculators kind."""
 
     method: Method
-    """The method that it drafts with."""
     since: VllmVersion | None = None
-    """The first release that has it; None where each from 0.20.0 on does."""
+    """The first release that supports it; None for 0.20.0 or older."""
     speculation: dict[str, Any] = {}
-    """Keys of the speculative config without which it does not draft as it was trained to."""
+    """Keys of the speculative config that the drafter needs to draft as it was trained."""
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a model's own card says."""
+    """Values from a model's card."""
 
     tokens: int | None = None
-    """How many tokens its head drafts per step; None where it does not say."""
+    """Tokens that its MTP head drafts per step; None if the card does not say."""
     parsers: dict[str, str] = {}
-    """The parsers that it is served with, by their flags."""
+    """The parsers to serve it with: flag -> parser."""
 
 
 class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is known, by the names that config.json has."""
+    """The shipped table of architectures, keyed by the names in config.json."""
 
     targets: dict[str, TargetArchitecture]
     drafters: dict[str, DrafterArchitecture]
     model_types: dict[str, DrafterArchitecture]
     speculators: dict[str, DrafterArchitecture]
     cards: dict[str, Card]
-    """By the name of a model, in small letters without its precision."""
+    """Keyed by the model's name in lower case, without its precision."""
 
 
 register_type(ArchitectureTable)
@@ -77,30 +76,30 @@ register_type(ArchitectureTable)
 
 @cache
 def load_architectures() -> ArchitectureTable:
-    """Return the table that is shipped."""
+    """Return the shipped table."""
     return load_yaml(_ARCHITECTURES, ArchitectureTable)
 
 
 def find_card(target: Checkpoint) -> Card:
-    """Return what is known of a target's card; an empty one for other models."""
+    """Return the target's card; an empty one if the table has none."""
     return load_architectures().cards.get(_last_part(split_precision(target.name).base), Card())
 
 
 _GB10 = (Hardware.GB10,)
 _SM_90 = (Hardware.H100, Hardware.H200)
 _FP8_CACHE = ("Qwen3_5", "Qwen4Exp", "NemotronH")
-# Of the target: that of the drafter vLLM chooses, since not each backend drafts a block at once.
+# For the target only: vLLM chooses the drafter's backend, since not every backend drafts whole blocks.
 _FLASHINFER = {"kv-cache-dtype": "fp8", "attention-backend": "flashinfer"}
 _NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
 
 
 _PARSER_FORMS = paths.PACKAGE_ROOT / "parser_forms.yaml"
-# The flag of each kind of parser: what it reads, and a word without which a template has none of that.
+# Flag of each kind of parser -> (what it parses, a word that every template with it contains).
 _SUBJECTS = {"tool-call-parser": ("tool calls", "tool"), "reasoning-parser": ("thoughts", "think")}
 
 
 class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A form in which models write, and the parser that reads it."""
+    """A format of tool calls or thoughts, and the parser that reads it."""
 
     parser: str
     marks: tuple[str, ...]
@@ -109,23 +108,22 @@ class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChosenParser(NamedTuple):
-    """The parser of a kind that a model is served with."""
+    """The parser chosen for one of the two flags."""
 
     flag: str
-    """`tool-call-parser` or `reasoning-parser`."""
     name: str
-    """Its name; empty where there is none for the model."""
+    """The parser's name; empty if none fits."""
     why: str
-    """Why that one, or why none."""
+    """Why this parser, or why none."""
 
 
 def choose_parsers(target: Checkpoint, vllm: str) -> list[ChosenParser]:
-    """Return the parser of each kind that reads what `target` writes, of those that the release `vllm` has."""
+    """Return the parsers of release `vllm` that read what `target` writes, one per flag."""
     return [ChosenParser(flag, *_choose(flag, target, vllm)) for flag in _SUBJECTS]
 
 
 def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
-    """Return the name of a parser, and why; without one an empty name, and why."""
+    """Return a parser's name and why; the name is empty if none fits."""
     subject, word = _SUBJECTS[flag]
     if target.chat_template is None:
         return "", "its chat template is not known"
@@ -144,7 +142,7 @@ def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
 
 
 def find_missing_tokens(flag: str, parser: str, tokens: Collection[str]) -> list[str]:
-    """Return the tokens that a known parser insists on and a tokenizer lacks."""
+    """Return the tokens that `parser` requires and the tokenizer lacks; none for an unknown parser."""
     form = next((form for form in _load_forms()[flag] if form.parser == parser), None)
     return [token for token in form.tokens if token not in tokens] if form else []
 
@@ -154,11 +152,12 @@ def _load_forms() -> dict[str, list[_Form]]:
     return load_yaml(_PARSER_FORMS, dict[str, list[_Form]])
 
 
-# Right layers, and a prefix cache that leaves alone what a DFlash drafter reads.
+# The first releases that pass a DFlash drafter the right layers and do not corrupt its cached prefixes; with sliding
+# windows; with sliding and full attention mixed.
 _DFLASH_RIGHT, _SLIDING_RIGHT, _MIXED_RIGHT = "0.23.0", "0.25.0", "0.26.0"
 _IN_BLOCKS = frozenset({Method.DFLASH, Method.DSPARK})
 _FROM_STATES = _IN_BLOCKS | {Method.EAGLE3}
-# In vLLM's order.
+# In the order in which vLLM tests names.
 NAME_PARTS = {"eagle-": Method.EAGLE, "eagle3": Method.EAGLE3, "dflash": Method.DFLASH, "dspark": Method.DSPARK}
 _PUBLISHED = "as the published commands"
 _ASSISTANT_TOKENS = 4
@@ -176,7 +175,7 @@ _PUBLISHED_TOKENS = {
 
 
 class DerivedFact(NamedTuple):
-    """Something that was derived: what, its value, and the rule that gave it."""
+    """A derived value, and the rule that gave it."""
 
     name: str
     value: str
@@ -191,14 +190,14 @@ class DerivedPair(NamedTuple):
     method: Method
     tokens: int
     oldest_vllm: Version | None
-    """The first release that serves it right; None where each from 0.20.0 on does."""
+    """The first release that serves it correctly; None for 0.20.0 or older."""
     newest_vllm: Version | None
-    """The last release that serves it; None where the newest one does."""
+    """The last release that serves it; None if the newest one does."""
     flags: dict[str, Any]
     speculation: dict[str, Any]
-    """More keys of the speculative config."""
+    """Further keys of the speculative config."""
     hardware: dict[str, dict[str, Any]]
-    """What classes of machines change: the `hardware` part of a recipe."""
+    """Changes for classes of machines: the `hardware` part of a recipe."""
     facts: tuple[DerivedFact, ...]
     warnings: tuple[str, ...]
 
@@ -206,18 +205,18 @@ class DerivedPair(NamedTuple):
 def derive_pair(
     target: Checkpoint, drafter: Checkpoint | None, method: Method | None = None, tokens: int | None = None
 ) -> DerivedPair:
-    """Return how vLLM serves `target` with `drafter`; without one the target drafts itself, or nothing does.
+    """Return how vLLM serves `target` with `drafter`, or without one by the target's own head or no drafter at all.
 
-    `method` and `tokens` (drafts per step) are what the user asked for; `tokens` counts where no rule knows how many.
+    `method` and `tokens` (drafts per step) are the user's; `tokens` is used only if no rule gives a number.
 
     Raises:
-        UsageError: the two cannot be served together, or what is needed for it is not known.
+        UsageError: the pair cannot be served, or something needed for it is unknown.
     """
     return _Derivation(target, drafter, method).derive(tokens)
 
 
 class _Derivation:
-    """A pair while it is derived, with the facts and warnings that were found so far."""
+    """A pair being derived, with the facts and warnings so far."""
 
     def __init__(self, target: Checkpoint, drafter: Checkpoint | None, method: Method | None) -> None:
         self.target, self.drafter = target, drafter
@@ -284,7 +283,7 @@ class _Derivation:
         return Method.DRAFT_MODEL
 
     def compare_precisions(self, drafter: Checkpoint) -> None:
-        """Say of a drafter with a precision in its name whether it is the target's: makers give each one of its own."""
+        """Compare the precision in the drafter's name with the target's: makers publish a drafter per precision."""
         theirs, ours = split_precision(drafter.name).precision, _read_precision(self.target)
         if theirs and theirs == ours:
             self.add_fact("drafter", theirs, f"{OWN_PRECISION}, by its name")
@@ -328,7 +327,7 @@ class _Derivation:
                 yield _MIXED_RIGHT, "the first release that runs drafters with sliding and full attention right"
 
     def find_last_release(self, oldest: Version | None) -> Version | None:
-        """Return the last release that reads the target's weights; None where the newest one does."""
+        """Return the last release that reads the target's weights; None if the newest one does."""
         quantization = self.target.quantization
         last = _LAST_RELEASES.get(quantization)
         if last is None:
@@ -340,9 +339,10 @@ class _Derivation:
         return last
 
     def find_batch(self, tokens: int) -> dict[str, Any]:
-        """Return a batch that holds the drafts of all its sequences, where a method drafts them in one run.
+        """Return batch limits that fit the drafts of all sequences, for methods that draft in blocks.
 
-        With the defaults of a GPU below 70 GiB it holds no 15 drafts of each: vLLM before 0.28 then refuses to start.
+        The defaults of a GPU below 70 GiB do not fit 15 drafts per sequence, and vLLM before 0.28 then refuses to
+        start.
         """
         if self.method not in _IN_BLOCKS:
             return {}
@@ -386,7 +386,7 @@ class _Derivation:
         return layers
 
     def list_class_rules(self) -> Iterator[tuple[tuple[Hardware, ...], str, dict[str, Any] | list[str], str]]:
-        """Yield by classes of machine what is added to a part of their layer, and the rule."""
+        """Yield per rule: classes of machines, the part of their layer, what is added to it, and why."""
         target = self.target
         if target.architecture.startswith(_FP8_CACHE):
             yield _GB10, "flags", _FLASHINFER, f"the published commands of {target.architecture} for a GB10"
@@ -402,7 +402,6 @@ class _Derivation:
 
 
 def _read_precision(target: Checkpoint) -> str | None:
-    """Return the precision of a target by its name or its config.json; None where neither tells."""
     if named := split_precision(target.name).precision:
         return named
     if target.precision is Precision.NVFP4:
@@ -411,7 +410,7 @@ def _read_precision(target: Checkpoint) -> str | None:
 
 
 def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:
-    """Return what vLLM makes of a drafter by its config.json; None for a model that is none."""
+    """Return how vLLM treats a drafter by its config.json; None if it is an ordinary model."""
     table = load_architectures()
     return (
         table.speculators.get(drafter.speculators)
@@ -421,9 +420,9 @@ def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:
 
 
 def _classify_drafter(drafter: Checkpoint) -> tuple[Method, str] | None:
-    """Return the method that a drafter was trained for, and what says so; None for a model of its own.
+    """Return a drafter's method and the evidence for it; None if it is an ordinary model.
 
-    An EAGLE-3 head in the layout of a Llama has one layer and a vocabulary for drafts; vLLM renames its architecture.
+    An EAGLE-3 head laid out as a Llama has one layer and a draft vocabulary; vLLM renames its architecture.
     """
     if known := look_up_drafter(drafter):
         name = drafter.speculators or drafter.architecture or drafter.model_type
@@ -435,7 +434,6 @@ def _classify_drafter(drafter: Checkpoint) -> tuple[Method, str] | None:
 
 
 def _refuse_wrong_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> None:
-    """Raise for two models that vLLM cannot serve together, before anything is downloaded."""
     for reason in _find_misfits(target, drafter, method):
         name = f"{target.name} with {drafter.name}" if drafter else target.name
         raise UsageError(
@@ -478,12 +476,11 @@ def _find_drafter_misfits(target: Checkpoint, drafter: Checkpoint, method: Metho
 
 
 def _is_unknown_head(drafter: Checkpoint) -> bool:
-    """Whether a drafter's architecture is named as a head's, and is none that vLLM knows."""
+    """Whether the drafter's architecture is named like a draft head and vLLM does not know it."""
     return bool(_HEAD_NAME.search(drafter.architecture)) and drafter.architecture not in load_architectures().targets
 
 
 def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
-    """Yield what a DFlash drafter's config.json lacks of that without which it cannot draft."""
     if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
         yield "the drafter's config.json names no block_size"
     if method is Method.DFLASH and drafter.mask_token is None:
@@ -491,13 +488,13 @@ def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
 
 
 def _is_of_other_family(target: Checkpoint, drafter: Checkpoint) -> bool:
-    """Whether the architectures differ in more than what they generate: text, or text to images."""
+    """Whether the architectures differ in more than their suffix (`ForCausalLM`, `ForConditionalGeneration`)."""
     families = {name.partition("For")[0] for name in (target.architecture, drafter.verifier_architecture) if name}
     return len(families) > 1
 
 
 def _names_other_target(target: Checkpoint, drafter: Checkpoint) -> bool:
-    """Whether a drafter says that it was made for a model of another name; a precision may be added to it."""
+    """Whether the drafter names another target; a precision suffix on either name does not count."""
     ours, theirs = (name.rstrip("/").rpartition("/")[2].lower() for name in (target.name, drafter.verifier))
     return bool(theirs) and ours not in theirs and theirs not in ours
 
@@ -521,7 +518,7 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
 
 
 def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str] | None:
-    """Return the drafts per step, and the rule; None where no rule knows."""
+    """Return the drafts per step and the rule; None if no rule applies."""
     if drafter and drafter.speculative_tokens:
         return drafter.speculative_tokens, "the drafter's own config asks for it"
     if drafter and drafter.block_size and method in _IN_BLOCKS:
@@ -548,7 +545,7 @@ _LONGEST_NAME = 60
 
 
 def name_recipe(pair: DerivedPair) -> str:
-    """Return a name for the recipe of a pair: the target's, and the drafter's or the method's."""
+    """Return the name of the pair's recipe: target and drafter, or target and method."""
     target, drafter = _last_part(pair.target.name), _last_part(pair.drafter.name) if pair.drafter else ""
     said_twice = drafter.lower().startswith(target.lower()) and len(drafter) > len(target)
     words = [drafter] if said_twice else [target, drafter or pair.method.value]
@@ -556,11 +553,11 @@ def name_recipe(pair: DerivedPair) -> str:
 
 
 def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
-    """Return the recipe of a pair as YAML: for a GPU, or with engine, environment and patches of the recipe `cpu`."""
+    """Return the pair's recipe as YAML: for a GPU, or with engine, environment and patches of the recipe `cpu`."""
     lines = [f"# {fact.name}: {fact.value} ({fact.rule})" for fact in pair.facts]
     head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
     mapping = _build_mapping(pair)
-    if cpu:  # whose batches are small, and whose first run of one is slow
+    if cpu:  # its batches are small, and its first run of one is slow
         flags = {name: value for name, value in mapping["flags"].items() if name not in _BATCH_FLAGS}
         parts: dict[str, Any] = msgspec.to_builtins(cpu)
         mapping |= {name: parts[name] for name in ("engine", "env", "patches") if parts.get(name)}

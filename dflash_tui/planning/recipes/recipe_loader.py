@@ -1,4 +1,4 @@
-"""Find recipe files, read them, and check what the schema cannot."""
+"""Find and read recipe files, and check what the schema cannot."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _RELEASES = paths.PACKAGE_ROOT / "releases.yaml"
 
 
 def is_recipe_name(name: str) -> bool:
-    """Whether a recipe can be called so; no such name has a character that means something to a shell."""
+    """Whether a recipe may have this name; such names have no character special to a shell."""
     return re.fullmatch(r"\w[\w.-]{0,63}", name, re.ASCII) is not None
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Return the recipe in the file; its name is the file's.
+    """Return the recipe in a file, named after the file.
 
     Raises:
         RecipeError: with `file:line: key: what was expected`.
@@ -62,13 +62,17 @@ def load_recipe(path: Path) -> Recipe:
 
 @cache
 def load_releases() -> dict[str, EngineSpec]:
-    """Return the engines of the releases by version, oldest first: what uv installs for each, and how large that is."""
+    """Return the shipped table of engines by vLLM release, oldest first."""
     table = yaml_loader.load_yaml(_RELEASES, dict[str, dict[str, dict[str, Any]]])["releases"]
     return {vllm: msgspec.convert(fields | {"vllm": vllm}, EngineSpec) for vllm, fields in table.items()}
 
 
 def engine_for_release(vllm: str) -> EngineSpec:
-    """Return the engine of a release from the table of releases."""
+    """Return the engine of a release.
+
+    Raises:
+        UsageError: the table does not have the release.
+    """
     table = load_releases()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
@@ -87,26 +91,26 @@ def _list_folder(folder: Path) -> list[Path]:
 
 
 def list_recipe_files() -> dict[str, Path]:
-    """Return the recipe files by name, sorted; the user's own win over the shipped ones."""
+    """Return the recipe files by name, sorted; the user's win over shipped ones."""
     own = {path.stem: path for path in _list_folder(paths.user_recipes_folder())}
     return dict(sorted((list_shipped_files() | own).items()))
 
 
 def load_all_recipes() -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Return all valid recipes by name, and for each other one why its file is not valid: name -> reason."""
+    """Return the valid recipes by name, and why each other file is invalid: name -> reason."""
     return load_each(list_recipe_files(), load_recipe)
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe called `name`, or the one in the file `name` when that is a path."""
+    """Return the recipe called `name`, or the recipe in the file `name` if that is a path."""
     return load_recipe(recipe_path(name))
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of the recipe called `name`, derived ones included, or `name` itself when that is a path.
+    """Return the file of the recipe called `name`, derived ones included, or `name` itself if it is a path.
 
     Raises:
-        UsageError: there is no such recipe; the message names the nearest one.
+        UsageError: there is no such recipe; the hint names the nearest one.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.endswith((".yaml", ".yml")) and not Path(name).exists():
@@ -122,9 +126,9 @@ def recipe_path(name: str) -> Path:
     return files[name]
 
 
-@lru_cache(maxsize=128)  # the panel reads all of them for each list
+@lru_cache(maxsize=128)  # the panel reads all recipes for each list
 def read_recipe(path: Path, text: str) -> Recipe:
-    """Return the recipe that the text of a file says, whatever else is on this machine.
+    """Return the recipe in a file's text, checked without looking at other files.
 
     Raises:
         RecipeError: with `file:line: key: what was expected`.
@@ -153,7 +157,7 @@ def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
 
 
 def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
-    """Yield the keys whose values look like secrets: recipes are shared, and commands are shown."""
+    """Yield the keys whose values look like secrets: recipes are shared and commands are shown."""
     for part, values in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
         for name, why in explain_secrets(part, values):
             yield [part, name], why
@@ -223,7 +227,7 @@ def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], s
         yield ["engine", "packages"], reason
     for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
         for index, line in enumerate(lines):
-            if "${" in line:  # uv would fill it in, and the server at the address would read it
+            if "${" in line:  # uv would expand it and send it to the server at the address
                 yield ["engine", part, index], "takes no variables of the environment"
             if looks_secret(line):
                 yield ["engine", part, index], "it looks like a secret; uv takes those of an index from your shell"

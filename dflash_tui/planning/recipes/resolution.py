@@ -1,4 +1,4 @@
-"""A recipe on one kind of machine, in one profile, with what the user changed -> a resolved recipe. Pure."""
+"""Merge a recipe, a class of hardware, a profile and the user's settings into a resolved recipe. Pure."""
 
 from __future__ import annotations
 
@@ -41,66 +41,63 @@ _PARTS = ("env", "speculation", "patches", "restart", "start")
 AnyModel = TypeVar("AnyModel", Target, Drafter)
 STOCK = "stock"
 _RANDOM_WEIGHTS, _SYNTHETIC_ACCEPTANCE = "random weights (load-format dummy)", "synthetic acceptance"
-# Why the answers of a server are not those of its weights.
+# Reasons why a server's answers are not those of its weights.
 NOT_ANSWERED_BY_THE_MODEL = frozenset({_RANDOM_WEIGHTS, _SYNTHETIC_ACCEPTANCE})
-# Aspects of `differs` that are about how the recipe's own method drafts, and the fields that are.
+# Aspects of `differs` about the recipe's own method, and the fields that hold it.
 _DRAFTING_ASPECTS = ("num_speculative_tokens", "drafter", "speculation", "method")
 _DRAFTING_FIELDS = ("drafter", "num_speculative_tokens", "oldest_vllm", "oldest_patched", "last_patched")
-# The aspect of `differs` that a setting is, where it has another name.
+# Setting -> its aspect in `differs`, where the names differ.
 _ASPECTS = {"target.served_name": "served-model-name", "n": "num_speculative_tokens"}
 _MOST_OF_OTHER_CLASSES = 3
 
 
 class ResolvedRecipe(Layer, frozen=True, kw_only=True):
-    """A recipe whose layers have been merged; later ones win: recipe, hardware, profile, variant, settings by hand."""
+    """A recipe with its layers merged; later ones win: recipe, hardware, profile, variant, the user's settings."""
 
     recipe: Recipe
     hardware: Hardware
-    """The class of hardware that it is resolved for."""
+    """The class of hardware that it was resolved for."""
     profile: str
-    """The profile; a recipe without any has `stock`."""
+    """The profile; `stock` for a recipe without profiles."""
     variant: str
-    """The variant; empty without one."""
     engine: EngineSpec
     target: Target
     method: Method
-    """How tokens are drafted."""
     num_speculative_tokens: int
     mode: Mode
     flags: dict[str, FlagValue]  # type: ignore[assignment]
     env: dict[str, str]  # type: ignore[assignment]
     disabled_patches: tuple[str, ...]
-    """The patches that the user left out."""
+    """The patches that the user disabled."""
     standing: Trust
-    """How far it is known to work on this hardware."""
+    """How well the recipe is known to work on this hardware."""
     synthetic: str
-    """Why figures say nothing about a real model; empty where they do."""
+    """Why its figures say nothing about a real model; empty if they do."""
     changed: tuple[str, ...]
-    """Names of what the user set by hand."""
+    """Names of the user's settings."""
     host: str
-    """The address to listen on."""
     restart: RestartPolicy
     start: dict[str, bool]
-    """By name, which startup optimizations the user wants or leaves out."""
+    """Startup optimizations that the user enabled or disabled, by name."""
     set_up: SetUp = SetUp.PUBLISHED
     hosts: int
-    """How many machines serve it by vLLM's own executor; 1 over Ray, too, which finds its hosts itself."""
+    """Machines that serve it with vLLM's own executor; 1 with Ray, which finds its hosts itself."""
 
 
 class ExpectedFigures(PublishedFigures, frozen=True, kw_only=True):
-    """Published figures beside a launch."""
+    """Published figures, compared with a launch."""
 
     set_up: str = ""
-    """What they are of, where that is not what is launched; empty for figures of the same."""
+    """The set-up of the figures, if it differs from the launch; empty if it is the same."""
 
 
 def list_profiles(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of the recipe's profiles, the default first."""
+    """Return the recipe's profiles, the default first."""
     return tuple(sorted(recipe.profiles or [STOCK], key=lambda name: name != STOCK))
 
 
 def list_methods(recipe: Recipe) -> tuple[Method, ...]:
-    """Return the methods that the recipe can be asked for without a drafter by hand, its own first."""
+    """Return the methods that work without a drafter named by the user, the recipe's own first."""
     return tuple(dict.fromkeys((recipe.method, *recipe.methods, *WITHOUT_DRAFTER)))
 
 
@@ -116,13 +113,13 @@ def resolve_recipe(
 ) -> ResolvedRecipe:
     """Return a recipe with its layers merged.
 
-    Without `hardware` it is for the first class that the recipe knows, without `profile` for `stock` or the first one.
-    `settings` are changes by hand: `target.model`, `drafter.model` (and `.revision`), `n`, `host`, `hosts`,
-    `synthetic`, `restart.KEY`, `env.NAME`, `speculation.KEY`, `patches.NAME` and `start.NAME` (true or false); anything
-    else is a flag. None removes a flag or a variable.
+    The default hardware is the first class that the recipe lists; the default profile is `stock` or the first one.
+    `settings` are the user's changes: `target.model`, `drafter.model` (and `.revision`), `n`, `host`, `hosts`,
+    `synthetic`, `restart.KEY`, `env.NAME`, `speculation.KEY`, `patches.NAME`, `start.NAME` (true or false), or a flag
+    of `vllm serve`. None removes a flag or a variable.
 
     Raises:
-        UsageError: no such profile, variant or method, or a setting that may not be given.
+        UsageError: there is no such profile, variant or method, or a setting is not allowed.
     """
     settings = settings or {}
     hardware = hardware or _choose_hardware(recipe)
@@ -215,9 +212,9 @@ def _complete_engine(spec: EngineSpec | None) -> EngineSpec:
 
 
 def _list_layers(recipe: Recipe, hardware: Hardware, profile: str, variant: str, method: Method) -> list[Layer]:
-    """Return the layers of the recipe that hold here, each winning over the ones before it.
+    """Return the recipe's layers, each winning over the ones before it.
 
-    For another method than the recipe's own, what they say of drafting does not hold; the variant wins over the method.
+    For another method than the recipe's own, the fields about drafting are dropped; the variant wins over the method.
     """
     below = [layer for layer in (recipe, recipe.hardware.get(hardware), recipe.profiles.get(profile)) if layer]
     last: list[Layer] = [recipe.variants[variant]] if variant else []
@@ -234,7 +231,7 @@ def _without_drafting(layer: Layer) -> Layer:
 
 
 def _merge_layers(parts: list[Layer]) -> Layer:
-    """Return one layer in which each part wins over the ones before it; mappings merge, and tuples add up."""
+    """Return one layer in which later parts win; mappings are merged and tuples concatenated."""
     flat = Layer()
     for part in parts:
         fields: dict[str, Any] = {}
@@ -249,7 +246,7 @@ def _merge_layers(parts: list[Layer]) -> Layer:
         fields["target"] = _merge_models(part.target, flat.target)
         fields["drafter"] = _merge_models(part.drafter, flat.drafter)
         if part.target and flat.target and part.target.model != flat.target.model:
-            fields["weights_gb"] = part.weights_gb  # of the other model, measured
+            fields["weights_gb"] = part.weights_gb  # measured for the other model
         flat = Layer(**fields)
     return flat
 
@@ -262,7 +259,7 @@ def _merge_models(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | 
 
 
 def build_settings_layer(settings: Mapping[str, Any], recipe: Recipe, below: Layer) -> tuple[Layer, str]:
-    """Return what was set by hand as a layer, and what makes its figures synthetic."""
+    """Return the user's settings as a layer, and the label that makes its figures synthetic."""
     parts: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", *_PARTS, *_NAMES)}
     for key, value in settings.items():
         part, name = _place_setting(key, value)
@@ -281,7 +278,7 @@ def build_settings_layer(settings: Mapping[str, Any], recipe: Recipe, below: Lay
         if value is not None and not (type(value) is int and least <= value <= _MOST):
             raise UsageError(f"--set {name}: expected a whole number from {least} to {_MOST}, not {value}")
     fields["num_speculative_tokens"], fields["hosts"] = parts[""].get("n"), parts[""].get("hosts")
-    if "model" in parts["target"]:  # a checkpoint has its own quantization, which another's flag would contradict
+    if "model" in parts["target"]:  # a checkpoint has its own quantization, which the recipe's flag could contradict
         fields["flags"] = {"quantization": None} | fields["flags"]
     try:
         layer = msgspec.structs.replace(
@@ -318,9 +315,9 @@ def _place_setting(key: str, value: Any) -> tuple[str, str]:
 
 
 def _replace_model(model: AnyModel, names: dict[str, Any], recipe: Recipe) -> AnyModel:
-    """Return the model with other names, and what the recipe knows of that one's size, access and quantization.
+    """Return the model with another name or revision, and the size, access and quantization that the recipe has for it.
 
-    The architecture is taken to be the same: that is what makes it the same recipe.
+    The architecture is assumed to stay the same.
     """
     changes: dict[str, Any] = dict(names)
     if "model" in names:
@@ -332,7 +329,7 @@ def _replace_model(model: AnyModel, names: dict[str, Any], recipe: Recipe) -> An
 
 
 def _find_facts(recipe: Recipe, kind: type[Target | Drafter], names: dict[str, Any]) -> dict[str, Any]:
-    """Return what some layer of the recipe says of a model that it names, too; nothing of another or its revision."""
+    """Return the recipe's facts about a model at this revision, from any layer; empty if it has none."""
     models = (model for _, layer in iterate_layers(recipe) for model in (layer.target, layer.drafter))
     wanted = names["model"], names.get("revision", "main")
     match = next(
@@ -347,19 +344,19 @@ def _replace_drafter(drafter: Drafter | None, names: dict[str, Any], recipe: Rec
 
 
 def list_flag_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings that are flags of `vllm serve`; one that takes a flag away is not among them."""
+    """Return the settings that set a flag of `vllm serve`; those that remove one are left out."""
     return [key for key, value in settings.items() if value is not None and _place_setting(key, value)[0] == "flags"]
 
 
 def list_disabled_patches(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the patches that were switched off by hand."""
+    """Return the patches that the user disabled."""
     return tuple(
         key.partition(".")[2] for key, value in settings.items() if key.startswith("patches.") and value is False
     )
 
 
 def read_host(address: object) -> str:
-    """Return the address to listen on, this machine's own unless another was set by hand."""
+    """Return the address to listen on, 127.0.0.1 by default."""
     try:
         return HOST if address is None or address == "localhost" else str(ip_address(str(address)))
     except ValueError:
@@ -369,7 +366,7 @@ def read_host(address: object) -> str:
 
 
 def merge_restart(policy: RestartPolicy, settings: Mapping[str, Any]) -> RestartPolicy:
-    """Return the recipe's restarts with what was set by hand; null is the value that holds unasked."""
+    """Return the recipe's restart policy with the user's settings; null keeps the recipe's value."""
     changes = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("restart.")}
     fields = {name: value for name, value in (msgspec.structs.asdict(policy) | changes).items() if value is not None}
     try:
@@ -379,7 +376,7 @@ def merge_restart(policy: RestartPolicy, settings: Mapping[str, Any]) -> Restart
 
 
 def read_start_settings(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the startup optimizations that were set by hand; null is as if it had not been."""
+    """Return the startup optimizations that the user set; null counts as not set."""
     wanted = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("start.")}
     for name, value in wanted.items():
         if not isinstance(value, bool | None):
@@ -388,7 +385,7 @@ def read_start_settings(settings: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _label_synthetic(label: str, flat: Layer) -> str:
-    """Return a label by hand with what the settings say beyond it; empty where figures may be a real model's."""
+    """Return the user's label with further reasons from the settings; empty if figures are a real model's."""
     return "; ".join(filter(None, (label, *(reason for reason in _explain_synthetic(flat) if reason not in label))))
 
 
@@ -454,10 +451,10 @@ def _find_published_status(recipe: Recipe, hardware: Hardware, profile: str, var
 
 
 def list_expected(resolved: ResolvedRecipe, method: Method, mode: Mode, tokens: int) -> tuple[ExpectedFigures, ...]:
-    """Return what others measured, most like a launch with this method, mode and drafts per step first.
+    """Return published figures, the set-up nearest to this launch first.
 
-    Figures of the class of hardware, and where it has no speeds, the nearest ones of other classes; none for models
-    that the user named.
+    They are of the launch's class of hardware; if it has no speeds, the nearest of other classes follow. Empty if the
+    user chose the models.
     """
     recipe, hardware = resolved.recipe, resolved.hardware
     if _has_other_models(resolved.changed):
@@ -495,7 +492,7 @@ def _has_speed(figures: PublishedFigures) -> bool:
 
 
 def _has_method(figures: PublishedFigures, recipe: Recipe, method: Method) -> bool:
-    """Whether figures are of the method; a launch without speculation is compared with the speeds without it."""
+    """Whether figures are of the method; for `none`, whether they have a speed without speculation."""
     if method is Method.NONE:
         return bool(figures.baseline_tok_s) or not figures.tok_s
     return (figures.method or recipe.method) is method
@@ -518,14 +515,14 @@ def _describe_set_up(recipe: Recipe, kind: Hardware, figures: PublishedFigures, 
 
 
 def find_recipe_mistakes(recipe: Recipe) -> list[str]:
-    """Return a sentence for each flag that a release does not have or refuses, in any combination of the parts."""
+    """Return a sentence per flag that a release lacks or refuses, over all combinations of the recipe's parts."""
     mistakes: dict[str, None] = {}
     classes: tuple[Hardware | None, ...] = tuple(recipe.hardware) or (None,)
     parts = (classes, list_profiles(recipe), ["", *recipe.variants], [None, *recipe.methods])
     for hardware, profile, variant, method in product(*parts):
         try:
             resolved = resolve_recipe(recipe, hardware, profile=profile, variant=variant, method=method)
-        except UsageError:  # not every variant goes with every method
+        except UsageError:  # not every variant supports every method
             continue
         words = [word for name, value in resolved.flags.items() for word in serve_flags.build_flag(name, value)]
         mistakes |= dict.fromkeys(serve_flags.find_mistakes(resolved.engine.vllm, words))

@@ -1,1 +1,1 @@
-"""What is laid over a screen and answers with a value."""
+"""Dialogs: opened over a screen, they return a value."""

@@ -17,13 +17,13 @@ from dflash_tui.experiments.analysis.answers import AnswerPair, split_at_differe
 from dflash_tui.tui.dialogs.basic import Dialog
 from dflash_tui.tui.widgets.basic import MUTED, once_composed
 
-# Characters that stay of what both answers begin with, above their first difference.
+# Characters of the common start that are kept above the first difference.
 _LEFT = 200
 _COLOURS = ("$series-a", "$series-b")
 
 
 class AnswersDialog(Dialog[None]):
-    """Shows the answers of two arms prompt by prompt; what both begin with is folded where it is long."""
+    """Shows the answers of two arms by prompt; a long common start is folded."""
 
     HEADING: ClassVar = "answers of both arms"
     BINDINGS: ClassVar = [
@@ -52,7 +52,7 @@ class AnswersDialog(Dialog[None]):
         self.draw()
 
     def draw(self) -> None:
-        """Show the answers to the prompt that is chosen."""
+        """Show the answers to the current prompt."""
         pair = self.pairs[self.place]
         self.query_one("#prompt", Static).update(render_prompt(pair, self.place + 1, len(self.pairs)))
         for place, (side, answer) in enumerate(zip("ab", render_answers(pair, whole=self.whole), strict=True)):
@@ -77,7 +77,7 @@ class AnswersDialog(Dialog[None]):
 
 
 def render_prompt(pair: AnswerPair, place: int, count: int) -> Content:
-    """Return the line over two answers: which prompt, and whether they differ and where."""
+    """Return the line above two answers: the prompt, and where they differ."""
     key = pair.key
     streams = f" ×{key.streams}" if key.streams != 1 else ""
     head = (f"{key.kind}{streams}, round {key.round + 1}", "bold")
@@ -89,7 +89,7 @@ def render_prompt(pair: AnswerPair, place: int, count: int) -> Content:
 
 
 def render_answers(pair: AnswerPair, *, whole: bool) -> tuple[Content, Content]:
-    """Return two answers: what both begin with, folded unless the `whole` is asked for, and in colour what differs."""
+    """Return two answers with their differences coloured; their common start is folded unless `whole`."""
     common, a, b = split_at_difference(pair.a.text, pair.b.text)
     folded = "" if whole or not (a or b) or len(common) <= 2 * _LEFT else common[:-_LEFT]
     fold = f"[{len(folded)} characters alike]\n…" if folded else ""
@@ -98,7 +98,7 @@ def render_answers(pair: AnswerPair, *, whole: bool) -> tuple[Content, Content]:
 
 
 def describe_blank(text: str) -> str:
-    """Return that an answer is all white space, as those of random weights may be; empty for any other."""
+    """Return a note if an answer is all white space, as with random weights, else ""."""
     return "" if text.strip() else f"[{pluralize(len(text), 'character')}, all white space]"
 
 

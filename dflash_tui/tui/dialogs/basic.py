@@ -1,4 +1,4 @@
-"""Dialogs used by several screens: the list that most others are, a question, trust, an error, alarms, the keys."""
+"""Dialogs used by several screens: the list that others derive from, questions, trust, errors, alarms, keys."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from dflash_tui.run_state.alarms import Alarm
 
 EVERYWHERE = "everywhere"
-_LONGEST_KEY = 8  # longer ones are words, in a column of their own
+_LONGEST_KEY = 8  # longer keys are words and get their own column
 
 
 class Dialog(ModalScreen[Result], SizedScreen[Result]):
-    """A dialog with a title on its border and its keys in its last row; `?` explains them."""
+    """A dialog with its title on the border and its keys in the last row; `?` explains them."""
 
     BOX: ClassVar = ".dialog"
     HEADING: ClassVar = ""
@@ -55,19 +55,19 @@ class Dialog(ModalScreen[Result], SizedScreen[Result]):
 
     @once_composed
     def on_mount(self) -> None:
-        """Add the title and the keys, which every dialog has."""
+        """Add the title and the keys."""
         box = self.query_one(self.BOX)
         box.border_title = box.border_title or self.HEADING
         box.mount(Keys())
 
 
 def measure_text(pane: Widget) -> int:
-    """Return the cells of a row of text in a scrolled pane, whose scrollbar may come with the text, and a blank."""
+    """Return the cells of a text row in a scrolled pane, less a possible scrollbar and a blank."""
     return max(40, pane.scrollable_content_region.width - (not pane.show_vertical_scrollbar) - 1)
 
 
 class TextDialog(Dialog[Result]):
-    """A heading above a text that scrolls and is wrapped again for each width."""
+    """A heading above a scrollable text, which is re-wrapped on resize."""
 
     def compose(self) -> ComposeResult:
         heading = Static(id="verdict", markup=False)
@@ -93,7 +93,7 @@ class TextDialog(Dialog[Result]):
 
     @while_open
     def draw(self) -> None:
-        """Show the text, in rows of the width that there is."""
+        """Show the text at the current width."""
         self.query_one("#found", Static).update(self.render_text(measure_text(self.query_one("#checks"))))
 
     def render_text(self, width: int) -> Content:
@@ -102,7 +102,7 @@ class TextDialog(Dialog[Result]):
 
 
 class Confirm(ModalScreen[bool], SizedScreen[bool]):
-    """Asks a yes-or-no question; only `y` means yes."""
+    """Asks a yes-or-no question; only `y` confirms."""
 
     BINDINGS: ClassVar = [
         Binding("y", "dismiss(True)", "yes"),
@@ -121,7 +121,7 @@ class Confirm(ModalScreen[bool], SizedScreen[bool]):
 
 
 class ErrorDialog(Dialog[None]):
-    """Shows an error that has no place of its own on the screen."""
+    """Shows an error that has no place on the current screen."""
 
     HEADING: ClassVar = "error"
     BINDINGS: ClassVar = [Binding("escape,enter,space,q", "dismiss", "close", key_display="esc")]
@@ -136,16 +136,16 @@ class ErrorDialog(Dialog[None]):
 
 
 class KeyGroup(NamedTuple):
-    """Keys that belong together in the help."""
+    """A group of keys in the help."""
 
     title: str
-    """What they are keys of."""
+    """The heading of the group."""
     keys: list[tuple[str, str]]
-    """Each key, and what it does."""
+    """Each key and its action."""
 
 
 class Help(TextDialog[None]):
-    """Lists the keys of the screen below it, grouped by what they are for."""
+    """Lists the keys of the screen below it, in groups."""
 
     HEADING: ClassVar = "keys"
     BINDINGS: ClassVar = [Binding("escape,enter,question_mark,q", "dismiss", "close", key_display="esc")]
@@ -159,7 +159,7 @@ class Help(TextDialog[None]):
 
 
 def render_keys(groups: Sequence[KeyGroup], width: int) -> Content:
-    """Return the keys by group in rows of `width` cells."""
+    """Return the keys by group, in rows of `width` cells."""
     common = max((len(key) for group in groups for key, _ in group.keys if len(key) <= _LONGEST_KEY), default=0)
     rows: list[Content] = []
     for group in groups:
@@ -176,10 +176,9 @@ def render_keys(groups: Sequence[KeyGroup], width: int) -> Content:
 
 
 def list_keys(screen: Screen[Any]) -> list[KeyGroup]:
-    """Return the keys that do something now: those of the screen, of the log where it has the focus, of the panel.
+    """Return the keys that work now: the screen's, the focused log's, the panel's.
 
-    A log that fills the screen comes before it.
-    A screen's `GLOSSES`, which are words that it shows and what they mean, follow.
+    A log that fills the screen is listed first. The screen's `GLOSSES` (terms and their meanings) come last.
     """
     bindings = (binding for binding in screen.active_bindings.values() if binding.binding.action != "command_palette")
     active = [binding for binding in bindings if binding.binding.show or binding.binding.tooltip]
@@ -196,7 +195,7 @@ def list_keys(screen: Screen[Any]) -> list[KeyGroup]:
 
 
 def is_below_screen(node: DOMNode) -> bool:
-    """Return whether keys of `node` are listed after the screen's own; those of a log that fills it are before."""
+    """Return whether the keys of `node` come after the screen's; a log that fills the screen comes before."""
     return not isinstance(node, Screen) and not any(parent.has_class("-log") for parent in node.ancestors)
 
 
@@ -217,14 +216,14 @@ def _format_key(binding: Binding) -> str:
     return binding.key_display or binding.key.partition(",")[0]
 
 
-_ROW_EDGES = 3  # a scrollbar, and a blank on both sides
+_ROW_EDGES = 3  # a scrollbar, and a blank on each side
 
 
 class ListDialog(Dialog[Result]):
-    """A list to choose from; `choose` is the action on the highlighted row, `take` that on what was typed."""
+    """A list to choose from; `choose` acts on the highlighted row, `take` on the typed text."""
 
     SECRET: ClassVar = False
-    """Whether what is typed is not shown."""
+    """Whether the typed text is hidden."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,17 +238,17 @@ class ListDialog(Dialog[Result]):
 
     @property
     def is_typing(self) -> bool:
-        """Whether the field is open."""
+        """Whether the text field is open."""
         return self.has_class("-typing")
 
     @property
     def place(self) -> int:
-        """Which row is highlighted; the first where none is."""
+        """The index of the highlighted row; 0 if none is."""
         return self.rows.highlighted or 0
 
     @property
     def row_width(self) -> int:
-        """The cells of a row, whether rows are there yet or not."""
+        """The cells of a row, also while the list is empty."""
         return self.box.content_size.width - _ROW_EDGES
 
     def show_heading(self, text: str | Content) -> None:
@@ -258,7 +257,7 @@ class ListDialog(Dialog[Result]):
         self.heading.update(text if isinstance(text, Content) else Content(text))
 
     def show_rows(self, rows: Iterable[Content | Option], place: int = 0) -> None:
-        """Replace the rows, and highlight one."""
+        """Replace the rows and highlight one."""
         self.rows.clear_options()
         self.rows.add_options([row if isinstance(row, Option) else Option(row) for row in rows])
         self.rows.display = self.rows.option_count > 0
@@ -274,14 +273,14 @@ class ListDialog(Dialog[Result]):
         self.about.update(content)
 
     def open_field(self, value: str = "", placeholder: str = "", title: str = "") -> None:
-        """Let something be typed."""
+        """Open the text field."""
         self.field.value, self.field.placeholder, self.field.border_title = value, placeholder, Content(title)
         self.add_class("-typing")
         self.field.open()
         self.refresh_bindings()
 
     def close_field(self) -> None:
-        """Go back to the list."""
+        """Close the text field and focus the list."""
         self.remove_class("-typing")
         self.field.display = False
         self.set_focus(self.rows)
@@ -292,7 +291,7 @@ class ListDialog(Dialog[Result]):
         return {"choose": listed, "type": listed, "take": self.is_typing}.get(action, True)
 
     def action_leave(self) -> None:
-        """Leave the field as it was, or close."""
+        """Close the text field, discarding its text, or the dialog."""
         if self.is_typing and self.rows.option_count:
             self.close_field()
         else:
@@ -303,9 +302,9 @@ NONE = "no alarms"
 
 
 def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, calm: str = "") -> Content:
-    """Return the worst alarms in `rows` lines, the last of which says how many more there are.
+    """Return the worst alarms in `rows` lines; the last line counts the remaining ones.
 
-    `calm` is written beside "no alarms".
+    `calm` is appended to "no alarms".
     """
     if not alarms:
         return Content.assemble(("✓ ", "$success"), NONE, (f" · {calm}" if calm else "", MUTED))
@@ -323,7 +322,7 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
 
 
 class AlarmDialog(Dialog[None]):
-    """Lists the alarms with their evidence and what to do."""
+    """Lists the alarms with their evidence and remedies."""
 
     HEADING: ClassVar = "alarms"
     BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close", key_display="esc")]
@@ -346,7 +345,7 @@ class AlarmDialog(Dialog[None]):
 
 
 class TrustDialog(TextDialog[bool]):
-    """Lists what a recipe or patch makes run, and asks whether it may; only `y` means yes."""
+    """Lists what a recipe or patch may run, and asks for trust; only `y` confirms."""
 
     HEADING: ClassVar = "trust"
     BINDINGS: ClassVar = [
@@ -371,7 +370,7 @@ class TrustDialog(TextDialog[bool]):
 
 
 async def confirm_design(app: App[Any], design: Design) -> bool:
-    """Return whether the arms of an experiment may be launched, after asking where that is not known."""
+    """Return whether the arms of an experiment are trusted, asking the user if needed."""
     try:
         recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
     except DflashError as error:
@@ -381,23 +380,23 @@ async def confirm_design(app: App[Any], design: Design) -> bool:
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
-    """Return whether plans of a recipe may be launched, after asking where that is not known."""
+    """Return whether plans of a recipe are trusted, asking the user if needed."""
     try:
         untrusted = recipe_trust.find_untrusted(recipe, plans)
-    except DflashError as error:  # a patch of the plan is gone by now, or not valid
+    except DflashError as error:  # a patch of the plan was removed or is invalid
         app.push_screen(ErrorDialog(error))
         return False
     return await _confirm(app, f"Run {recipe.name}?", untrusted)
 
 
 async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:
-    """Return whether an engine may be made with these patches, after asking where that is not known."""
+    """Return whether an engine may be built with these patches, asking the user if needed."""
     untrusted = recipe_trust.find_untrusted_patches(patches)
     return await _confirm(app, f"Change vLLM by {', '.join(untrusted.names.values())}?", untrusted)
 
 
 async def _confirm(app: App[Any], question: str, untrusted: Untrusted) -> bool:
-    """Return the answer to a question about ingredients; a yes that cannot be kept is none."""
+    """Ask for trust in the ingredients; return False if the answer cannot be saved."""
     if not untrusted.ingredients:
         return True
     if not await app.push_screen_wait(TrustDialog(question, untrusted.ingredients)):

@@ -1,4 +1,4 @@
-"""The doctor dialog: the checks before a launch, a fix for each that fails, and launching anyway."""
+"""The doctor dialog: preflight checks, a fix for each failed one, and launching anyway."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": 
 class Doctor(TextDialog[str | None]):
     """Runs the checks of a plan and shows them.
 
-    When `launching` it closes by itself with an empty text if no check fails, with a reason if the user launches
-    anyway, and with None if the launch is cancelled.
+    When `launching`, it returns "" as soon as no check fails, the user's reason for launching anyway, or None if the
+    launch is cancelled.
     """
 
     HEADING: ClassVar = "doctor"
@@ -61,15 +61,15 @@ class Doctor(TextDialog[str | None]):
         launching: bool,
         change: Callable[[LaunchChanges], PlannedLaunch] | None = None,
     ) -> None:
-        """Make the dialog that checks what is planned; with `launching` it closes when no check fails.
+        """Create the dialog; with `launching` it closes when no check fails.
 
-        `change` returns the plan with the changes that a fix names; without it none can be made here.
+        `change` plans the launch again with the changes of a fix; without it no fix can be applied.
         """
         super().__init__()
         self.planned, self.launching, self.change = planned, launching, change
         self.report: PreflightReport | None = None
         self.checks: list[Check] = []
-        self.failure = ""  # why the checks could not be run
+        self.failure = ""  # why the checks could not run
 
     def compose(self) -> ComposeResult:
         yield from super().compose()
@@ -79,7 +79,7 @@ class Doctor(TextDialog[str | None]):
     def on_mount(self) -> None:
         self.because.display = False
         self.query_one(".dialog").mount(self.because)
-        self.call_after_refresh(self.action_run_checks)  # what they import takes longer than a frame
+        self.call_after_refresh(self.action_run_checks)  # importing them takes longer than a frame
 
     def render_text(self, width: int) -> Content:
         return Content("\n").join([render_check(check, width) for check in self.checks]) or Content(self.failure)
@@ -103,7 +103,7 @@ class Doctor(TextDialog[str | None]):
 
     @work(exclusive=True)
     async def check(self) -> None:
-        """Run the checks and show their results."""
+        """Run the checks and show the results."""
         from dflash_tui.peers import cluster_launch
 
         try:
@@ -126,13 +126,13 @@ class Doctor(TextDialog[str | None]):
         self.query_one("#checks").focus()
 
     def _find_way(self, key: str) -> LaunchChanges:
-        """Return the changes that the first fix which names such asks for; none where no fix does."""
+        """Return the changes of the first fix with this key; empty changes if there is none."""
         parts = [part for check in self.checks if check.level.value != "ok" for part in check.advice]
         hints = [part for part in parts if isinstance(part, Hint) and not part.is_example]
         return next((hint.changes for hint in hints if find_key(hint) == key), LaunchChanges())
 
     def action_take(self, key: str) -> None:
-        """Change the launch as a fix says, and run the checks again."""
+        """Apply a fix to the plan and run the checks again."""
         if self.change and (changes := self._find_way(key)):
             try:
                 self.planned = self.change(changes)
@@ -142,14 +142,14 @@ class Doctor(TextDialog[str | None]):
             self.action_run_checks()
 
     def action_insist(self) -> None:
-        """Ask for the reason of launching although a check failed."""
+        """Ask why to launch although a check failed."""
         if self._may_insist:
             self.add_class("-typing")
             self.query_one(TextField).open()
             self.refresh_bindings()
 
     def action_launch(self) -> None:
-        """Launch, if there is a reason."""
+        """Launch if a reason was typed."""
         if reason := self.query_one("#because", Input).value.strip():
             self.dismiss(reason)
         else:
@@ -157,13 +157,13 @@ class Doctor(TextDialog[str | None]):
 
 
 def find_key(hint: Hint) -> str:
-    """Return the key that makes a change of the launch; empty where there is none for it."""
+    """Return the key that applies a hint's changes, or ""."""
     changes = hint.changes
     return "o" if changes.settings or changes.port else "v" if changes.variant else "s" if changes.profile else ""
 
 
 def name_key(hint: Hint) -> str:
-    """Return a change of the launch by the key that makes it, else by its option."""
+    """Return a hint's change as its key and value, or as its option if no key applies it."""
     if key := find_key(hint):
         words = [word for word in hint.changes.to_options() if word not in {"--set", "--variant", "--profile"}]
         return f"`{key}` {' '.join(words).replace('--port', 'port')}"
@@ -171,7 +171,7 @@ def name_key(hint: Hint) -> str:
 
 
 def render_check(check: Check, width: int) -> Content:
-    """Return a check in rows of `width` cells, with its fix beneath when it is not right."""
+    """Return a check in rows of `width` cells, with its fix below if it did not pass."""
     head = _STYLES[check.level.value]
     text = render_hung(head, f"{check.name}: {check.finding}", width)
     content = text.stylize("bold", len(head[0]), len(head[0]) + len(check.name) + 1)
@@ -185,10 +185,10 @@ _INDENT = 4  # cells of a remedy's number
 
 
 class RemedyDialog(ListDialog[PlannedLaunch]):
-    """Offers to launch a run that is over, as it was or changed by what may help against its failure.
+    """Offers to relaunch a finished run, unchanged or with a remedy for its failure.
 
-    It ends with what is to be launched, or with None. A variable that a remedy needs is asked for, and kept in this
-    program's environment only.
+    Returns the planned launch, or None. A variable that a remedy needs is asked for and kept only in this process's
+    environment.
     """
 
     HEADING: ClassVar = "launch again"
@@ -219,7 +219,7 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """List the remedies, whose further lines hang below the first."""
+        """List the remedies with hanging indents."""
         width = max(20, self.row_width - _INDENT)
         indent = f"\n{'':{_INDENT}}"
         rows = [
@@ -230,14 +230,13 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
 
     @on(OptionList.OptionHighlighted)
     def _on_highlighted(self) -> None:
-        """Show what the highlighted remedy changes."""
         self.show_detail(Content.assemble(("looking …", MUTED)))
         self.planned = None
         self.refresh_plan()
 
     @work(exclusive=True, group="fix")
     async def refresh_plan(self) -> None:
-        """Plan the highlighted remedy in another thread, and show what changes."""
+        """Plan the highlighted remedy in a thread and show its changes."""
         remedy, command = self.remedies[self.place], self.commands[self.place]
         try:
             self.planned = await asyncio.to_thread(plan_relaunch, self.run, remedy.changes)
@@ -258,14 +257,14 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
         self.action_go_to((self.place + step) % len(self.remedies) + 1)
 
     def action_go_to(self, number: int) -> None:
-        """Highlight another one; a variable that was asked for is one of the other's."""
+        """Highlight another remedy, closing the field of the previous one."""
         if self.is_typing:
             self.close_field()
         if number <= len(self.remedies):
             self.rows.highlighted = number - 1
 
     def action_choose(self) -> None:
-        """Launch the highlighted one, after asking for what it needs."""
+        """Launch with the highlighted remedy, after asking for the variable it needs."""
         needs = self.remedies[self.place].needs
         if needs and not os.environ.get(needs):
             self.open_field("", f"{needs}: kept in memory until the panel is closed, never written to disk")
@@ -273,7 +272,7 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
             self.check(self.planned)
 
     def action_take(self) -> None:
-        """Launch with the variable that was typed."""
+        """Launch with the typed variable."""
         if value := self.field.value.strip():
             os.environ[self.remedies[self.place].needs] = value
             self.close_field()
@@ -281,7 +280,7 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
 
     @work(exclusive=True, group="fix")
     async def check(self, planned: PlannedLaunch) -> None:
-        """End what is left, check what is planned as every launch is checked, and hand it on."""
+        """Stop leftovers of the failed server, run the checks, and return the plan."""
         if self.leftovers:
             try:
                 await lifecycle.stop_server(self.run)
@@ -294,13 +293,13 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
 
 
 def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:
-    """Return the plan of launching `run` again with `changes`, on a free port unless one was asked for.
+    """Return the plan of launching `run` again with `changes`, on a free port unless one was requested.
 
     Raises:
-        UsageError: the recipe is gone, or does not take a change any more.
+        UsageError: the recipe was removed, or no longer takes a change.
     """
     request = run.plan.relaunch_request.with_changes(changes)
-    # The link of then, which the launch looks up again.
+    # The old link; the launch looks it up again.
     cluster = run.plan.cluster and replace(run.plan.cluster, is_named=False)
     planned = planner.plan_launch_here(request, cluster=cluster)
     if not request.port and (port := lifecycle.find_free_port(planned.plan.port)) != planned.plan.port:

@@ -1,4 +1,4 @@
-"""A new pair: those of the catalogue, and the drafters that the hub knows for a model, of which one makes a recipe."""
+"""A dialog to choose a new pair: from the catalogue, or from the hub's drafters of a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKS = {True: "✓ ", False: "✗ ", None: "  "}
 
 
 class DrafterChoice(NamedTuple):
-    """A model and what drafts for it: a repository, or where it needs none a method."""
+    """A target and its drafter: a repository, or a method that needs none."""
 
     target: str
     drafter: str = ""
@@ -33,7 +33,7 @@ class DrafterChoice(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A way to draft for a model: what it would make a recipe of, its name and what is known of it."""
+    """A row of the list: the choice, its name and its facts."""
 
     choice: DrafterChoice
     name: str
@@ -42,7 +42,7 @@ class _Row(NamedTuple):
 
 
 class DrafterDialog(ListDialog[DrafterChoice]):
-    """Lists the catalogue's pairs, and the drafters of a model that is typed; ends with the chosen one, or None."""
+    """Lists the catalogue's pairs, and the drafters of a typed model; returns the chosen one, or None."""
 
     HEADING: ClassVar = "new pair"
     BINDINGS: ClassVar = [
@@ -63,7 +63,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.call_after_refresh(self.list_pairs)
 
     def list_pairs(self, words: str = "") -> None:
-        """List the pairs with all these words, those that fit this machine first."""
+        """List the pairs that contain all `words`, those that fit this machine first."""
         rows: list[tuple[bool, _Row, str]] = []
         for pair in catalogues.sort_by_rank(self.catalogue.pairs):
             text = f"{pair.id} {pair.drafter} {pair.method}".lower()
@@ -81,7 +81,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.show_detail("" if rows else "no pair of the catalogue has all these words")
 
     def _fits(self, pair: CataloguePair) -> bool | None:
-        """Return whether a precision of the target fits; None where the machine or all sizes are not known."""
+        """Return whether any precision of the target fits; None if the memory or all sizes are unknown."""
         variants = self.catalogue.targets[pair.target].variants
         if self.place_here.budget is None or not any(
             catalogues.estimate_need(self.catalogue, pair, variant) for variant in variants
@@ -91,7 +91,6 @@ class DrafterDialog(ListDialog[DrafterChoice]):
 
     @on(OptionList.OptionHighlighted)
     def _on_highlighted(self) -> None:
-        """Show what is known of the highlighted pair."""
         if self.place < len(self.choices) and (pair := self.choices[self.place].pair):
             width = measure_text(self.detail)
             facts = list(recipe_text.list_pair_facts(self.catalogue, pair, self.place_here))
@@ -101,11 +100,11 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             )
 
     def action_type(self) -> None:
-        """Type words of a pair, or a model."""
+        """Type search words or a model."""
         self.open_field("", "words of a pair, or a model: OWNER/NAME")
 
     def action_take(self) -> None:
-        """Ask the hub about a model; of words go back to the pairs that have them."""
+        """Look up a typed model on the hub; for other words return to the list."""
         typed = self.field.value.strip()
         if typed.count("/") == 1 and not any(typed.lower() in pair.id.lower() for pair in self.catalogue.pairs):
             self.look_up(typed)
@@ -113,7 +112,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             self.close_field()
 
     def action_choose(self) -> None:
-        """Take the highlighted pair or drafter."""
+        """Return the highlighted pair or drafter."""
         if (chosen := self.choices[self.place]).choice.target:
             self.dismiss(chosen.choice)
         else:
@@ -127,7 +126,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
 
     @work(exclusive=True, group="drafters")
     async def look_up(self, model: str) -> None:
-        """List the catalogue's drafters of a model at once, then those of the hub."""
+        """List a model's drafters in the catalogue at once, then those on the hub."""
         rows = [
             _Row(_choose(model, pair), pair.drafter or pair.method.value, recipe_text.describe_drafter(pair), pair)
             for pair in catalogues.find_pairs(self.catalogue, model)
@@ -151,7 +150,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             self.show_heading(f"Drafters of {model}" if rows else none)
 
     def _show(self, rows: list[_Row], model: str) -> None:
-        """List ways to draft; the first is highlighted, or what the user has moved to since."""
+        """List drafters; a row that the user has moved to stays highlighted, else the first."""
         arranged = arrange_by_precision(rows, model, lambda row: row.name)
         moved_to = self.choices[self.place] if self.place and self.choices else None
         self.choices = [row for row, _ in arranged]

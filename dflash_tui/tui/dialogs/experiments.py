@@ -1,4 +1,4 @@
-"""Dialogs of experiments: the list of all, and planning an A/B or a tune."""
+"""Dialogs of experiments: the list, and the plan of an A/B or a tune."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 _MOST = 100
 _STATUS, _BEGAN, _BOOTS = 14, 12, 7
-# Cells of the longest name where what is varied has fewer than so many, and the least that say what is varied.
+# The maximum cells of a name if what is varied gets fewer than _ROOMY, and its minimum.
 _NAME, _ROOMY, _LEAST_VARIED = 44, 32, 14
 
 
 def list_progress() -> list[Progress]:
-    """Return how the experiments stand, the newest first."""
+    """Return the progress of the experiments, newest first."""
     return [
         store.read_progress(store.experiment_folder(design.id))
         for design in reversed(store.list_experiments()[-_MOST:])
@@ -49,9 +49,9 @@ def list_progress() -> list[Progress]:
 
 
 def render_experiment_rows(rows: Sequence[Progress], width: int) -> list[Content]:
-    """Return a line for each experiment: how it stands, its recipe, when it began, its boots, what is varied.
+    """Return a line per experiment: status, recipe, start time, boots, what is varied.
 
-    When it began has the room first, since the same recipe is measured again and again, then the recipe's name.
+    The start time has precedence because a recipe is measured repeatedly; the recipe's name comes next.
     """
     most = max(_NAME, width - _STATUS - _BEGAN - _BOOTS - _ROOMY)
     most = max(1, min(most, width - _STATUS - _BEGAN))
@@ -71,7 +71,7 @@ def _render_experiment_row(progress: Progress, name: str, left: int) -> Content:
 
 
 class ExperimentList(ListDialog[str]):
-    """Lists the experiments; closes with the name of the one that was chosen, or None."""
+    """Lists the experiments; returns the id of the chosen one, or None."""
 
     HEADING: ClassVar = "A/Bs and tunes"
     BINDINGS: ClassVar = [
@@ -86,7 +86,7 @@ class ExperimentList(ListDialog[str]):
 
     @work(exclusive=True)
     async def reload(self) -> None:
-        """Read how they stand, away from the screen's own thread."""
+        """Read the progress of the experiments in a thread."""
         self.experiments = await asyncio.to_thread(list_progress)
         broken = await asyncio.to_thread(store.list_broken_experiments)
         none = "none yet; a on the launch screen begins one"
@@ -105,21 +105,21 @@ _THEN = ("then", "continues in the background, also after the panel is closed")
 
 
 class PlannedExperiment(NamedTuple):
-    """An experiment as it would be."""
+    """A planned experiment."""
 
     design: Design
-    """What it is going to do."""
+    """Its design."""
     resolved_recipes: list[ResolvedRecipe]
-    """The recipe as each arm has it."""
+    """The resolved recipe of each arm."""
     rows: list[tuple[str, str]]
-    """What it is going to do, for a reader: labels and texts."""
+    """Its description: labels and texts."""
 
 
 def plan_experiment(plan: Plan, vary: str, boots: int, options: str = "") -> PlannedExperiment:
-    """Return the experiment of `plan` with that varied, with `boots` boots per arm and options as they were typed.
+    """Return the experiment of `plan` that varies `vary`, with `boots` boots per arm and the typed `options`.
 
     Raises:
-        UsageError: it cannot be varied so, or another experiment runs.
+        UsageError: it cannot be varied so, or another experiment is running.
     """
     request = builder.add_typed_options(builder.ExperimentRequest(plan.relaunch_request, vary, boots), options)
     return _describe_planned(*builder.build_experiment(request, cluster=plan.cluster))
@@ -138,7 +138,7 @@ _OTHER = "another …"
 
 
 def list_variations(plan: Plan) -> Offers:
-    """Return what may be varied of a launch, as `ab --vary` takes it, and what that compares."""
+    """Return the variations that a launch allows: values of `ab --vary`, and what each compares."""
     n, modes = plan.num_speculative_tokens, [mode for mode in Mode if mode is not Mode.GRAPHS or not plan.on_cpu]
     offers = [("stock,ours", "the published command alone, and what our plan offers")]
     offers.append((f"mode={','.join(mode.value for mode in modes)}", "how the model runs"))
@@ -147,7 +147,7 @@ def list_variations(plan: Plan) -> Offers:
         offers.append((f"n={max(1, n // 2)},{n},{n + max(1, n // 2)}", "drafted tokens per step"))
     try:
         profiles = [*recipe_loader.find_recipe(plan.recipe).profiles]
-    except DflashError:  # it is gone since it was planned
+    except DflashError:  # the recipe was removed after planning
         profiles = []
     if len(profiles) > 1:
         offers.append((f"profile={','.join(profiles)}", "the recipe's profiles"))
@@ -155,7 +155,7 @@ def list_variations(plan: Plan) -> Offers:
 
 
 class VariationDialog(ListDialog[str]):
-    """Asks what is varied; ends with the words that `--vary` takes, or with None."""
+    """Asks what to vary; returns a value of `--vary`, or None."""
 
     HEADING: ClassVar = "what varies"
     BINDINGS: ClassVar = [
@@ -177,19 +177,19 @@ class VariationDialog(ListDialog[str]):
         self.show_rows([*rows, Content.assemble((_OTHER, MUTED_ROW))], place)
 
     def action_choose(self) -> None:
-        """Take the highlighted one, or let it be typed."""
+        """Choose the highlighted variation, or open the field to type one."""
         if self.place < len(self.offers):
             self.dismiss(self.offers[self.place][0])
         else:
             self.open_field(self.chosen, self.example)
 
     def action_take(self) -> None:
-        """Take what was typed."""
+        """Return the typed text."""
         self.dismiss(self.field.value.strip())
 
 
 class OptionWords(ListDialog[str]):
-    """Asks for options of an A/B; ends with what was typed, or with None."""
+    """Asks for options of an A/B; returns the typed text, or None."""
 
     HEADING: ClassVar = "options of the A/B"
     BINDINGS: ClassVar = [
@@ -206,12 +206,12 @@ class OptionWords(ListDialog[str]):
         self.open_field(self.chosen, "rounds=2 temperature=0.7")
 
     def action_take(self) -> None:
-        """Take what was typed."""
+        """Return the typed text."""
         self.dismiss(self.field.value.strip())
 
 
 class NewExperiment(TextDialog[str | None]):
-    """Asks whether an A/B shall begin; ends with its id once its driver lives, or with None."""
+    """Asks for confirmation of an A/B; returns its id once its driver is running, or None."""
 
     HEADING: ClassVar = "new A/B"
     BINDINGS: ClassVar = [
@@ -227,7 +227,7 @@ class NewExperiment(TextDialog[str | None]):
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
-        self.unsuited = unsuited  # why it would not start here
+        self.unsuited = unsuited  # why the recipe would not start here
         self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
         self.planned: PlannedExperiment | None = None
         self.progress = Content("")
@@ -238,7 +238,7 @@ class NewExperiment(TextDialog[str | None]):
         self.plan_again()
 
     def render_text(self, width: int) -> Content:
-        """Return what it would do: labels and texts, whose further lines hang below the first; else what goes on."""
+        """Return the plan as labels and texts with hanging indents, or the current progress."""
         if not self.planned:
             return self.progress
         rows = [*([("✗", self.unsuited)] if self.unsuited else []), *self.planned.rows, _THEN]
@@ -246,18 +246,18 @@ class NewExperiment(TextDialog[str | None]):
         return Content("\n").join(render_hung((f"{label:<{column}}", MUTED), text, width) for label, text in rows)
 
     def say(self, *words: Content | tuple[str, str] | str) -> None:
-        """Show what goes on, or what went wrong, in the place of what it would do."""
+        """Show progress or an error in place of the plan."""
         self.planned, self.progress = None, Content.assemble(*words)
         self.draw()
 
     def plan_again(self) -> None:
-        """Say what it is, and work out what it would do."""
+        """Update the heading and plan the experiment again."""
         self.show_heading(self.render_head())
         self.say(("looking …", MUTED))
         self.refresh_plan()
 
     def render_head(self) -> Content:
-        """Return what would begin, and how sure it will be."""
+        """Return the heading: the experiment, and how reliable its verdict will be."""
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
         return Content.assemble(
             ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
@@ -265,16 +265,16 @@ class NewExperiment(TextDialog[str | None]):
         )  # fmt: skip
 
     def plan_now(self) -> PlannedExperiment:
-        """Return what would begin now; runs in a thread of its own.
+        """Return the planned experiment; runs in a thread.
 
         Raises:
-            UsageError: it cannot be planned so, or another experiment runs.
+            UsageError: it cannot be planned, or another experiment is running.
         """
         return plan_experiment(self.plan, self.vary, self.boots, self.options)
 
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
-        """Plan the experiment in another thread, and show the plan, or why there is none."""
+        """Plan the experiment in a thread, and show the plan or the error."""
         try:
             self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
@@ -283,7 +283,7 @@ class NewExperiment(TextDialog[str | None]):
             self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """While an experiment begins, allow nothing but closing the dialog."""
+        """Allow only closing the dialog while an experiment is beginning."""
         return not self.beginning or action == "dismiss"
 
     def action_honest(self) -> None:
@@ -295,38 +295,38 @@ class NewExperiment(TextDialog[str | None]):
         self.plan_again()
 
     def list_offers(self) -> Offers:
-        """Return what may be varied, and what that compares."""
+        """Return the possible variations, and what each compares."""
         return list_variations(self.plan)
 
     def action_vary(self) -> None:
-        """Let it be chosen, or typed."""
+        """Choose or type what to vary."""
         self.app.push_screen(VariationDialog(self.list_offers(), self.vary, self.EXAMPLE), self.take_variation)
 
     def action_options(self) -> None:
-        """Let options be typed."""
+        """Type options."""
         self.app.push_screen(OptionWords(self.options), self.take_options)
 
     def take_options(self, words: str | None) -> None:
-        """Plan the A/B with the options that were typed."""
+        """Plan the A/B with the typed options."""
         if words is not None:
             self.options = words
             self.plan_again()
 
     def take_variation(self, words: str | None) -> None:
-        """Vary what was chosen; nothing is what is varied unasked."""
+        """Plan the experiment with the chosen variation; an empty one is the default."""
         if words is not None:
             self.vary = words or varying.DEFAULT
             self.plan_again()
 
     def action_begin(self) -> None:
-        """Begin what is planned; until it has begun or failed, no key but `escape` does anything."""
+        """Begin the planned experiment; until it has begun or failed, only `escape` works."""
         if planned := self.planned:
             self.planned, self.beginning = None, True
             self.begin(planned)
 
     @work(exclusive=True, group="ab")
     async def begin(self, planned: PlannedExperiment) -> None:
-        """Begin an experiment in a process of its own, after asking what has to be asked."""
+        """Begin an experiment in its own process, after asking for confirmation where needed."""
         from dflash_tui.experiments import controller
 
         try:
@@ -342,7 +342,7 @@ class NewExperiment(TextDialog[str | None]):
             self.draw()
 
     async def confirm(self, question: ExperimentQuestion) -> bool:
-        """Ask in a dialog."""
+        """Ask the question in a dialog."""
         from dflash_tui.experiments import controller
         from dflash_tui.launch.session import TrustQuestion
 
@@ -358,7 +358,7 @@ class NewExperiment(TextDialog[str | None]):
                 return True
 
     def show(self, event: ExperimentStep) -> None:
-        """Show what is checked, installed, built or downloaded, which takes minutes the first time, or stopped."""
+        """Show a step: checking, installing, building and downloading (minutes the first time), or stopping."""
         from dflash_tui.experiments import controller
 
         if not self.is_mounted:
@@ -385,7 +385,7 @@ _MINUTES = (10, 20, 30, 45, 60, 90, 120, 240)
 
 
 class NewTune(NewExperiment, inherit_bindings=False):
-    """Asks whether a tune shall begin; ends with its id once its driver lives, or with None."""
+    """Asks for confirmation of a tune; returns its id once its driver is running, or None."""
 
     HEADING: ClassVar = "new tune"
     BINDINGS: ClassVar = [
@@ -403,7 +403,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
         self.vary, self.minutes = "", 30
 
     def render_head(self) -> Content:
-        """Return what would begin, and how long it may take."""
+        """Return the heading: the tune, and how long it may take."""
         return Content.assemble(
             ("Tune ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}\n",
             (f"{format_duration(60.0 * self.minutes)} of boots", "bold"),
@@ -411,10 +411,10 @@ class NewTune(NewExperiment, inherit_bindings=False):
         )  # fmt: skip
 
     def plan_now(self) -> PlannedExperiment:
-        """Return the tune that would begin now; runs in a thread of its own.
+        """Return the planned tune; runs in a thread.
 
         Raises:
-            UsageError: it cannot be planned so, or another experiment runs.
+            UsageError: it cannot be planned, or another experiment is running.
         """
         from dflash_tui.experiments import tuner
 
@@ -423,11 +423,11 @@ class NewTune(NewExperiment, inherit_bindings=False):
         return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
-        """Return what may be tried; empty words are all that may matter."""
+        """Return the settings to try; an empty text is all relevant ones."""
         return [("", "all that may matter here"), *list_variations(self.plan)[1:]]
 
     def take_variation(self, words: str | None) -> None:
-        """Try what was chosen; empty: all that may matter."""
+        """Plan the tune with the chosen settings; an empty text is all relevant ones."""
         if words is not None:
             self.vary = words
             self.plan_again()
@@ -439,7 +439,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
 
 
 def _split_axes(words: str) -> tuple[str, ...]:
-    """Return what is to be tried, one for each word; quotes hold one together."""
+    """Split at white space; quotes keep words together."""
     try:
         return tuple(shlex.split(words))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The hosts that serve a recipe together with this machine: choose them, and install this program there."""
+"""The hosts that serve a recipe together with this machine: choosing them and installing dflash-tui there."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _MOST = 8
 
 
 def list_used_hosts(runs: Iterable[Run]) -> list[Hosts]:
-    """Return the hosts that runs were launched together with, those of the newest run first."""
+    """Return the sets of hosts that earlier runs used, newest first."""
     used = [tuple(far.host for far in run.far_ranks) for run in runs if run.far_ranks]
     return list(dict.fromkeys(reversed(used)))[:_MOST]
 
 
 class PeerDialog(ListDialog[Hosts]):
-    """Asks for the other hosts of a server; ends with their names, none for this machine alone, or with None."""
+    """Asks for the other hosts of a server; returns their names (empty for this machine alone), or None."""
 
     HEADING: ClassVar = "hosts"
     BINDINGS: ClassVar = [
@@ -62,14 +62,14 @@ class PeerDialog(ListDialog[Hosts]):
         self.open_field(placeholder="as for ssh: NAME, USER@NAME or an address; several with spaces")
 
     def action_choose(self) -> None:
-        """Take the highlighted hosts, or let others be typed."""
+        """Return the highlighted hosts, or open the field to type others."""
         if self.place < len(self.offered):
             self.dismiss(self.offered[self.place])
         else:
             self._type()
 
     def action_take(self) -> None:
-        """Take the hosts that were typed."""
+        """Return the typed hosts."""
         hosts = tuple(self.field.value.split())
         try:
             transport.check_hosts(hosts)
@@ -82,13 +82,13 @@ class PeerDialog(ListDialog[Hosts]):
     @on(Input.Changed)
     def _on_typed(self, message: Input.Changed) -> None:
         message.stop()
-        if self.field.value != self.refused:  # it may hear of letters after their enter
+        if self.field.value != self.refused:  # the change event may arrive after enter
             self.refused = ""
             self.show_detail("")
 
 
 class ProgramDialog(Dialog[bool]):
-    """Offers to install this program on a host that lacks it; ends with whether it was installed."""
+    """Offers to install dflash-tui on a host that lacks it; returns whether it was installed."""
 
     HEADING: ClassVar = "a host without dflash-tui"
     BINDINGS: ClassVar = [
@@ -110,7 +110,7 @@ class ProgramDialog(Dialog[bool]):
         return action != "install" or self._began is None
 
     def action_install(self) -> None:
-        """Begin to install it."""
+        """Start the installation."""
         self._began = time.monotonic()
         self._show_progress()
         self.refresh_bindings()
@@ -128,7 +128,7 @@ class ProgramDialog(Dialog[bool]):
 
     @work(exclusive=True, group="install")
     async def install(self) -> None:
-        """Install it, and close; why it was not is shown, and it may be tried again."""
+        """Install and close; show an error and allow another attempt."""
         try:
             place = await far_program.install_program(self.error.host)
         except DflashError as error:
@@ -138,7 +138,7 @@ class ProgramDialog(Dialog[bool]):
         self.dismiss(True)
 
     def action_leave(self) -> None:
-        """Cancel the installation that is under way, or close."""
+        """Cancel a running installation, or close."""
         if self._began is None:
             self.dismiss(False)
             return

@@ -1,4 +1,4 @@
-"""The options of a launch: change a flag and see at once what that does to the command and to the memory."""
+"""The options of a launch: edit a flag and see its effect on the command and the memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dflash_tui.tui.render.plan import render_command_diff, render_memory
 from dflash_tui.tui.widgets.basic import MUTED_ROW, render_error
 
 PORT = "port"
-# What is changed most often stands first, also where the recipe leaves it to vLLM.
+# The most frequently edited options come first, even if the recipe does not set them.
 _FIRST = ("max-model-len", "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens")
 _ANY = "any other flag …"
 _ANY_PLACEHOLDER, _PLACEHOLDER = "FLAG=VALUE, or what else --set takes", "empty is what the recipe says"
@@ -32,18 +32,18 @@ _NAME = 26
 
 
 class OptionRow(NamedTuple):
-    """An option of a launch."""
+    """A row of the options."""
 
     name: str
     """The flag without dashes, or `port`."""
     value: str
-    """What a launch would pass; empty where the choice is vLLM's."""
+    """The value that a launch would pass; empty for vLLM's default."""
     by_hand: bool
-    """Whether it was set here or by `--set`."""
+    """Whether the user set it, here or with `--set`."""
 
 
 def list_options(planned: PlannedLaunch, request: LaunchRequest) -> list[OptionRow]:
-    """Return the options of a launch, those that are changed most often first."""
+    """Return the options of a launch, the most frequently edited first."""
     flags = planned.resolved.flags
     names = [*_FIRST, *sorted({*flags, *request.settings} - {*_FIRST})]
     rows = [OptionRow(name, _format_value(flags.get(name), request, name), name in request.settings) for name in names]
@@ -58,7 +58,7 @@ def _format_value(value: object, request: LaunchRequest, name: str) -> str:
 
 
 def change_option(request: LaunchRequest, name: str, text: str) -> LaunchRequest:
-    """Return `request` with an option as it was typed, as `--set` and `--port` take it; empty is the recipe's own.
+    """Return `request` with an option as typed, parsed like `--set` and `--port`; empty restores the recipe's.
 
     Raises:
         UsageError: it is not a port.
@@ -75,7 +75,7 @@ def change_option(request: LaunchRequest, name: str, text: str) -> LaunchRequest
 
 
 class OptionsDialog(ListDialog[None]):
-    """Changes the options of a recipe's launch; what is kept holds for the launch screen at once."""
+    """Edits the options of a recipe's launch; saved options apply to the launch screen at once."""
 
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
@@ -99,11 +99,11 @@ class OptionsDialog(ListDialog[None]):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Show the options as they are kept, and what the launch becomes."""
+        """Show the saved options and their effect."""
         request = self.choice.request(self.recipe)
         try:
             self.options = list_options(self.choice.plan(self.recipe), request)
-        except DflashError:  # what keeps it from being planned is below
+        except DflashError:  # the error is shown below
             self.options = [OptionRow(name, text, by_hand=True) for name, text in request.settings.items()]
         rows = [_render_row(row) for row in self.options]
         self.show_rows([*rows, Content.assemble((f"  {_ANY}", MUTED_ROW))], self.place)
@@ -111,7 +111,7 @@ class OptionsDialog(ListDialog[None]):
             self.show_effect(request)
 
     def show_effect(self, request: LaunchRequest) -> bool:
-        """Show what `request` changes of the recipe's command and of the memory; return whether it can be planned."""
+        """Show the effect of `request` on the command and the memory; return whether it can be planned."""
         width = measure_text(self.detail)
         try:
             planned = self.choice.plan_request(self.recipe, request)
@@ -125,7 +125,7 @@ class OptionsDialog(ListDialog[None]):
         return True
 
     def action_choose(self) -> None:
-        """Let the highlighted option be typed."""
+        """Edit the highlighted option."""
         row = self.options[self.place] if self.place < len(self.options) else OptionRow(_ANY, "", by_hand=False)
         flags = sorted(serve_flags.list_flags(self.choice.plan(self.recipe).plan.vllm)) if row.name == _ANY else []
         self.field.suggester = SuggestFromList([f"{flag}=" for flag in flags])
@@ -134,7 +134,7 @@ class OptionsDialog(ListDialog[None]):
         self.open_field(row.value, hint, row.name)
 
     def action_reset(self) -> None:
-        """Take back what was changed of the highlighted option."""
+        """Reset the highlighted option."""
         if self.place < len(self.options):
             request = change_option(self.choice.request(self.recipe), self.options[self.place].name, "")
             self.choice.change_request(self.recipe, request)
@@ -147,7 +147,7 @@ class OptionsDialog(ListDialog[None]):
             self._try(message.value)
 
     def _try(self, text: str) -> LaunchRequest | None:
-        """Show what the typed text would do; return the request with it, None where it cannot be planned."""
+        """Show the effect of the typed text; return the request, or None if it cannot be planned."""
         name = self.editing
         if name == _ANY:
             name, _, text = text.strip().removeprefix("--").partition("=")
@@ -161,19 +161,19 @@ class OptionsDialog(ListDialog[None]):
         return request if self.show_effect(request) else None
 
     def action_take(self) -> None:
-        """Keep what was typed, if it can be planned."""
+        """Save the typed text if it can be planned."""
         if request := self._try(self.field.value):
             self.choice.change_request(self.recipe, request)
             self.close_field()
 
     def close_field(self) -> None:
-        """Go back to the options as they are kept."""
+        """Close the text field and show the saved options."""
         super().close_field()
         self.draw()
 
 
 def _without_options(request: LaunchRequest) -> LaunchRequest:
-    # Over several hosts it may be split by a setting alone, without which it could not be planned for them.
+    # Over several hosts a split may exist only as a setting; without it no plan could be made.
     alone = replace(request, peers=(), link=None)
     return alone.with_changes(LaunchChanges(removed=(PORT,), removed_settings=tuple(request.settings)))
 

@@ -1,4 +1,4 @@
-"""The dialog of a plan's patches: their states and diffs; a key makes the engine with them."""
+"""The dialog of a plan's patches: their states and diffs; a key builds the patched engine."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ _LINES = {"+": "$success", "-": "$error", "@": "$primary"}
 
 
 class PatchView(NamedTuple):
-    """What the dialog shows."""
+    """The contents of the dialog."""
 
     engine: Engine | None
     """The engine, if it is installed."""
     states: tuple[PatchStatus, ...]
     """The state of each patch."""
     diffs: str
-    """What the patches change, and how the source differs where one does not fit."""
+    """The changes of the patches, and the differing source where a patch does not apply."""
     unusable: dict[str, str]
-    """Patch files that are not valid: name -> reason."""
+    """Invalid patch files: name -> reason."""
 
 
 def read_patch_view(plan: Plan) -> PatchView:
-    """Return the states and diffs of the patches of `plan`; without an engine by what their files say."""
+    """Return the states and diffs of a plan's patches; from the patch files if no engine is installed."""
     engine = inventory.find_planned_engine(plan)
     _, unusable = patch_file.load_all_patches()
     base = inventory.find_any_engine(Path(plan.unpatched_folder))
@@ -73,7 +73,7 @@ def read_patch_view(plan: Plan) -> PatchView:
 
 
 def _format_edits(name: str) -> str:
-    """Return the edits of a patch as lines of a diff; line numbers are known once the engine is installed."""
+    """Return the edits of a patch as a diff without line numbers, which need an installed engine."""
     lines = []
     for file in patch_file.load_patch(name).files:
         lines.append(f"--- a/vllm/{file.path}\n+++ b/vllm/{file.path}\n")
@@ -85,7 +85,7 @@ def _format_edits(name: str) -> str:
 
 
 def render_patches(view: PatchView, width: int) -> Content:
-    """Return the rows of the patches, wrapped at `width` cells, and, below, their diffs in colour."""
+    """Return the rows of the patches, wrapped at `width` cells, with their coloured diffs below."""
     rows = [row for state in view.states for row in _render_rows(state, width)]
     if not rows:
         rows.append(Content("this recipe needs no patch of vLLM"))
@@ -115,7 +115,7 @@ def _render_diff_line(text: str) -> Content:
 
 
 class PatchScreen(TextDialog[None]):
-    """Shows the patches of a plan and what they change; `a` makes the engine with them."""
+    """Shows the patches of a plan and their diffs; `a` builds the patched engine."""
 
     HEADING: ClassVar = "patches"
     BINDINGS: ClassVar = [
@@ -135,12 +135,12 @@ class PatchScreen(TextDialog[None]):
 
     @work(exclusive=True)
     async def read(self) -> None:
-        """Read how the patches stand."""
+        """Read the states of the patches."""
         await self._read()
 
     @work(exclusive=True)
     async def action_apply(self) -> None:
-        """Make the engine with the patches once they are trusted."""
+        """Build the patched engine once the patches are trusted."""
         engine = self.view.engine if self.view else None
         try:
             if engine and await confirm_patch_trust(self.app, status.load_planned_patches(self.plan)):
@@ -173,7 +173,7 @@ class PatchScreen(TextDialog[None]):
 
     @property
     def _is_to_be_made(self) -> bool:
-        """Whether the engine with the patches is not there, and the one that it is made from is."""
+        """Return whether the patched engine is missing and its base is installed."""
         engine = self.view.engine if self.view else None
         return engine is not None and engine.folder != self.plan.engine_folder
 

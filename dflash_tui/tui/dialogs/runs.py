@@ -1,4 +1,4 @@
-"""The list of runs: running servers are watched, finished runs are replayed; and the sample recording."""
+"""The list of runs (running servers are watched, finished runs replayed) and the history of starts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Column(NamedTuple):
     width: int
 
 
-# The most important first: what follows falls away where there is too little room.
+# The most important first; later columns are dropped if there is no room.
 _COLUMNS = (
     _Column("launched", _LAUNCHED),
     _Column("took", 9),
@@ -60,7 +60,7 @@ _COLUMNS = (
 
 
 class RunRow(NamedTuple):
-    """A run as it is listed: `status` is running, stopped, failed, exited (cause unknown) or sample."""
+    """A run in the list: `status` is running, stopped, failed, exited (cause unknown) or sample."""
 
     run: Run
     status: str
@@ -68,7 +68,7 @@ class RunRow(NamedTuple):
 
 
 def list_run_rows(now: float) -> list[RunRow]:
-    """Return the runs, the newest first, and the sample last; how a run ended is read from its last samples."""
+    """Return the runs, newest first, and the sample last; the end of a run is read from its last samples."""
     rows = [_read_row(run, now) for run in reversed(registry.list_runs())][:_MOST]
     sample = recording.read_recording(paths.sample_folder())
     return [*rows, RunRow(sample, "sample", sample.last_event_time() - sample.started_at)]
@@ -88,10 +88,10 @@ def _read_row(run: Run, now: float) -> RunRow:
 
 
 def render_run_rows(rows: Sequence[RunRow], width: int) -> list[Content]:
-    """Return a line for each run: status, recipe, time of the launch, mode, port, duration, GPU.
+    """Return a line per run: status, recipe, launch time, mode, port, duration, GPU.
 
-    The time has the room first, since the same recipe is launched again and again, then the recipe's name. ↻ marks a
-    run that was launched to replace a server that had failed.
+    The time has precedence because a recipe is launched repeatedly; the recipe's name comes next. ↻ marks a run that
+    replaced a failed server.
     """
     names = [f"{'↻ ' if row.run.restarted_from else ''}{row.run.plan.recipe}" for row in rows]
     short_names = shorten_names(names, max(1, width - _STATUS - _LAUNCHED))
@@ -121,7 +121,7 @@ def _render_run_row(row: RunRow, name: str, columns: Collection[str]) -> Content
 
 
 class RunList(ListDialog[Run]):
-    """Lists the runs; closes with the selected one, or None."""
+    """Lists the runs; returns the selected one, or None."""
 
     HEADING: ClassVar = "runs"
     BINDINGS: ClassVar = [
@@ -142,7 +142,7 @@ class RunList(ListDialog[Run]):
 
     @work(exclusive=True)
     async def load_rows(self) -> None:
-        """Read the status of the runs in a thread."""
+        """Read the runs in a thread."""
         self.runs = await asyncio.to_thread(list_run_rows, self.now())
         broken = await asyncio.to_thread(registry.list_broken_runs)
         running = sum(row.status == "running" for row in self.runs)
@@ -162,7 +162,7 @@ class RunList(ListDialog[Run]):
 
     @work(exclusive=True, group="export")
     async def export(self, run: Run) -> None:
-        """Write `run` into a file in the current folder."""
+        """Export `run` to a file in the current folder."""
         try:
             path = await asyncio.to_thread(recording.export_run, run)
         except DflashError as error:
@@ -175,7 +175,7 @@ _NAME = 20
 _STARTS = 11
 _EXACT = 10.0  # seconds; shorter durations are shown to a tenth
 _FIRST = "first request"
-# A part has a style of its own, the same in every bar; neighbours differ without colours, too.
+# Each part has the same style in every bar; neighbours differ without colours.
 STYLES = {
     name: ("█▓█▓█▓▒"[place], ("$series-a", "$series-b", "$series-c")[place % 3])
     for place, name in enumerate([*(name for name, _ in startup_history.STARTUP_PARTS), _FIRST])
@@ -183,7 +183,7 @@ STYLES = {
 
 
 class HistoryScreen(TextDialog[None]):
-    """Compares the starts of this machine: the number, median, spread and phases of each kind."""
+    """Compares the starts on this machine: number, median, spread and phases of each kind."""
 
     HEADING: ClassVar = "starts of this machine"
     BINDINGS: ClassVar = [Binding("escape,q,h", "dismiss", "close", key_display="esc")]
@@ -196,7 +196,7 @@ class HistoryScreen(TextDialog[None]):
 
     @work(exclusive=True)
     async def load_starts(self) -> None:
-        """Read the starts in a thread; those of finished runs are read once."""
+        """Read the starts in a thread; finished runs are cached."""
         self.starts = await asyncio.to_thread(startup_history.list_starts)
         self.show_heading(f"{pluralize(len(self.starts), 'start')} on this machine; medians until the first answer")
         self.draw()
@@ -209,7 +209,7 @@ class HistoryScreen(TextDialog[None]):
 
 
 def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
-    """Return all kinds in rows of `width` cells, those of a pair and engine together, and how they differ."""
+    """Return the kinds in rows of `width` cells, grouped by pair and engine, with their differences."""
     blocks = []
     for pair, group in groupby(kinds, key=lambda kind: kind.group):
         alike = list(group)
@@ -227,18 +227,18 @@ def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
 
 
 def list_parts(kind: StartKind) -> list[tuple[str, float]]:
-    """Return the median seconds of each part of a kind's starts, without parts that took none."""
+    """Return the median seconds of each part of a kind's starts, omitting zeros."""
     parts = [(name, kind.median_seconds(phases)) for name, phases in startup_history.STARTUP_PARTS]
     return [(name, seconds) for name, seconds in (*parts, (_FIRST, kind.first_request)) if seconds]
 
 
 def sum_parts(kind: StartKind) -> float:
-    """Return the seconds of all parts of a kind."""
+    """Return the total seconds of a kind's parts."""
     return sum(seconds for _, seconds in list_parts(kind))
 
 
 def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
-    """Return a kind in rows: its figures, a bar of its parts against the `longest`, and their names."""
+    """Return a kind's rows: its figures, a bar of its parts on the scale of `longest`, and a legend."""
     n, ready = len(kind.times_to_ready), f"ready in {format_duration(kind.ready)}"
     if not n:
         n, ready = len(kind.starts), "never answered"
@@ -246,7 +246,7 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
     range_text = f" ({spread})" if spread != UNKNOWN else ""
     starts = f"{pluralize(n, 'start'):<{_STARTS}}"
     head = Content.assemble((f"  {kind.name:<{_NAME}}", "bold"), (starts, MUTED), ready, (range_text, MUTED))
-    if head.cell_length > width:  # where its columns have no room, without them
+    if head.cell_length > width:  # drop the column alignment if it does not fit
         below = f"\n   {range_text}" if range_text else ""
         head = Content.assemble((f"  {kind.name}  ", "bold"), (f"{starts.rstrip()}  ", MUTED), ready, (below, MUTED))
     bar, drawn, seconds = Content("  "), 0, 0.0
@@ -260,7 +260,6 @@ def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:
 
 
 def _render_legend(kind: StartKind, width: int) -> list[Content]:
-    """Return the legend of a kind's bar, in as many rows as it needs."""
     rows, free = [Content("  ")], width - 2
     for name, took in list_parts(kind):
         label = f"{name} {format_number(took, 1, 's') if took < _EXACT else format_duration(took)}"

@@ -1,4 +1,4 @@
-"""Experiments as Textual content: how an A/B or a tune stands, what it measured, what was found. Pure."""
+"""Experiments as Textual content: state, measurements and outcome of an A/B or a tune. Pure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATUS = {
     "halted": ("■", "$foreground"),
     "interrupted": ("!", "$error"),
 }
-# Of a line over a screen: its padding, the most and the least cells of a name, and the least that say what is varied.
+# For the status line: its padding, the maximum and minimum cells of a name, the minimum for what is varied.
 _PADDING, _NAME, _LEAST_NAME, _LEAST_VARIED = 2, 28, 12, 16
 
 
@@ -58,7 +58,7 @@ def render_arm_name(design: Design, arm: int, width: int = 20) -> Content:
 
 
 def render_report_head(report: ExperimentReport, width: int, place: int = 0) -> Content:
-    """Return the line over a verdict, as wide as the screen: what was compared, and of how much as far as it fits."""
+    """Return the status line of a verdict: what was compared, and the details that fit in `width`."""
     design = report.design
     which = f"  {place + 1} of {len(report.comparisons)}" if len(report.comparisons) > 1 else ""
     engine = next((boot.engine for boot in report.boots if boot.engine), "")
@@ -77,18 +77,18 @@ def render_report_head(report: ExperimentReport, width: int, place: int = 0) -> 
 
 
 def _describe_in(design: Design, room: int) -> Content:
-    """Return what is varied, cut where it alone has no room, unless that would say nothing."""
+    """Return what is varied, truncated unless too little would be left."""
     text = f"  {describe_variation(design)}"
     return Content(truncate(text, room) if room >= _LEAST_VARIED else text)
 
 
 def shorten_recipe(design: Design, room: int) -> str:
-    """Return the name of what is measured, in so many cells and no more than a line over a screen has for it."""
+    """Return the recipe's name truncated to `room` cells, within the status line's limits."""
     return truncate_middle(design.recipe, max(_LEAST_NAME, min(_NAME, room)))
 
 
 def render_progress(progress: Progress, now: float, width: int) -> Content:
-    """Return the line over an A/B or a tune, as wide as the screen: how it stands, what it is as far as it fits."""
+    """Return the status line of an A/B or tune: its status, and the details that fit in `width`."""
     design, word, done = progress.design, progress.status, len(progress.boots)
     sign, color = STATUS[word]
     boots = pluralize(done, "boot") if design.tuning else f"{done} of {pluralize(len(design.order), 'boot')}"
@@ -114,14 +114,14 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
 
 
 def measure_running(progress: Progress, now: float) -> float:
-    """Return the seconds since the first boot began; the dialog that began it may have been open for long."""
+    """Return the seconds since the first boot began, which can be long after the design was made."""
     began = [boot.began for boot in (*progress.boots, *progress.tries) if boot.began]
     began += [progress.current.began] if progress.current else []
     return max(0.0, now - min(began, default=now))
 
 
 def render_timeline(progress: Progress, now: float, width: int, rows: int) -> Content:
-    """Return the order of an experiment with a mark for each boot, and below it the boots around the current one."""
+    """Return the order of the boots with their marks, and the boots around the current one below."""
     design, over = progress.design, {boot.number: boot for boot in progress.boots}
     current = progress.current
     here = current.number if current else progress.next[0] if progress.next else len(design.order) - 1
@@ -182,7 +182,7 @@ _STYLES = {
 
 
 def arm_color(arm: int) -> str:
-    """Return the theme variable of an arm; letter and mark go with it."""
+    """Return the theme variable of an arm's colour; letter and mark tell arms apart as well."""
     return _SERIES[arm % len(_SERIES)]
 
 
@@ -191,7 +191,7 @@ def _find_style(name: str) -> str:
 
 
 def to_content(parts: Iterable[Part], width: int) -> Content:
-    """Return parts below each other, each in lines of at most `width` cells."""
+    """Return parts stacked vertically, in lines of at most `width` cells."""
     return Content("\n").join(
         Content.assemble(*((span.text, _find_style(span.style)) for span in line))
         for part in parts
@@ -200,40 +200,40 @@ def to_content(parts: Iterable[Part], width: int) -> Content:
 
 
 _ROOMY = 100
-# Of seconds that are left while a boot goes on: fewer say that what was known of it is used up.
+# Seconds left; a lower estimate means that the boot has exceeded its expected time.
 _LEAST_LEFT = 1.0
-# Under these names a boot shows requests that do not count.
+# The names of requests that are not counted.
 UNCOUNTED = frozenset({"cold", "warm-up"})
 _ANSWERS = "the answers not counted"
 
 
 class Outlook(NamedTuple):
-    """What is known of an experiment before its first boot is over."""
+    """Estimates for an experiment that do not come from its own boots."""
 
     boots: BootEstimate
-    """How long its boots take."""
+    """The expected duration of its boots."""
     kinds: tuple[str, ...] = ()
-    """The kinds of prompts that it measures, none when it measures starts or its suite is gone."""
+    """The kinds of its prompts; empty if it measures starts or its suite is missing."""
     starts: tuple[tuple[RecordedStart, ...], ...] = ()
-    """The earlier starts on this machine of what each arm launches."""
+    """Earlier starts on this machine, per arm."""
 
 
 class MeasuredSpeed(NamedTuple):
-    """A request that counts, and the arm that answered it."""
+    """A counted request and its arm."""
 
     arm: int
     request: RequestDone
 
 
 def list_speeds(progress: Progress, current: Sequence[RequestDone]) -> list[MeasuredSpeed]:
-    """Return the requests that count, of boots that are over and those of the `current` one."""
+    """Return the counted requests of finished boots and of the `current` one."""
     over = [MeasuredSpeed(boot.arm, done) for boot in progress.boots for done in boot.requests]
     here = [MeasuredSpeed(progress.current.arm, done) for done in current] if progress.current else []
     return [speed for speed in (*over, *here) if not speed.request.error and speed.request.decode_tok_s is not None]
 
 
 def describe_stage(progress: Progress) -> str:
-    """Return what the current boot does now; empty between two boots."""
+    """Return the current boot's stage, or "" between boots."""
     current = progress.current
     if current is None:
         return ""
@@ -247,7 +247,7 @@ def describe_stage(progress: Progress) -> str:
 
 
 def list_boot_stages(progress: Progress) -> str:
-    """Return what each boot does, for who waits for the next one."""
+    """Return the stages of a boot, shown while waiting for the next one."""
     design = progress.design
     start = "launches a server of its own and waits until it is ready"
     if design.measures_start:
@@ -257,7 +257,7 @@ def list_boot_stages(progress: Progress) -> str:
 
 
 def render_left(progress: Progress, outlook: Outlook | None, now: float, width: int) -> Content:
-    """Return how far an experiment is, when it will be over, or how it goes on."""
+    """Return progress and the estimated time left, or how to resume."""
     if progress.status == "finished":
         return _join_left(1.0, ["all boots are over"], width)
     if progress.status != "running":
@@ -279,14 +279,14 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
 
 
 def _explain_no_estimate(progress: Progress, *, late: bool) -> str:
-    """Return why the time left is unknown; `late` is whether the boot takes longer than what was known of it."""
+    """Return why there is no estimate; `late` is True if the boot exceeds its expected time."""
     if late and progress.current:
         return f"no estimate: boot {progress.current.number + 1} takes longer than expected"
     return "no estimate" if progress.boots else "no estimate until the first boot is over"
 
 
 def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, str]:
-    """Return the seconds that are left, by what that is known, empty for nothing, and what is not counted in them."""
+    """Return the seconds left (None if unknown), the source of the estimate, and what it excludes."""
     measured = [boot for boot in progress.boots if boot.took is not None and not boot.error]
     expected = outlook.boots if outlook else None
     seen = {boot.arm for boot in measured}
@@ -294,7 +294,7 @@ def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple
     from_here = f"estimate from {pluralize(len(measured), 'boot')}" if measured else ""
     if expected is None or not unseen:
         return estimate_left(progress, now), from_here, ""
-    if measured and not expected.whole:  # arms differ by their starts rather than by their answers
+    if measured and not expected.whole:  # the arms then differ in their starts, not in their answers
         rest = statistics.median((boot.took or 0.0) - (boot.ready or 0.0) for boot in measured)
         boots = [None if start is None else rest + start for start in expected.seconds]
         modes = [arm.plan.mode for arm in progress.design.arms]
@@ -311,7 +311,7 @@ def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple
 
 
 def _join_left(share: float | None, parts: Sequence[str], width: int) -> Content:
-    """Return a bar and the first part, with those of the others that fit beside it whole."""
+    """Return a progress bar and the first part, followed by the other parts that fit whole."""
     cells = 20 if width >= _ROOMY else 8
     drawn = "" if share is None else f"{draw_bar(share, cells).ljust(cells, '░')} {share * 100:.0f} %  "
     room, text = max(0, width - 2 - len(drawn)), parts[0]
@@ -321,7 +321,7 @@ def _join_left(share: float | None, parts: Sequence[str], width: int) -> Content
 
 
 def render_budget(progress: Progress, parts: Sequence[str], now: float, width: int) -> Content:
-    """Return how much of a tune's budget is spent, as a bar before those of `parts` that fit."""
+    """Return the spent share of a tune's budget as a bar, followed by the `parts` that fit."""
     budget = progress.design.tuning.budget if progress.design.tuning else 0.0
     under_way = max(0.0, now - progress.current.began) if progress.current and progress.driven else 0.0
     spent = 1.0 if progress.finished else min(1.0, (progress.spent + under_way) / budget) if budget else None
@@ -331,12 +331,12 @@ def render_budget(progress: Progress, parts: Sequence[str], now: float, width: i
 def render_prompts(
     progress: Progress, speeds: Sequence[MeasuredSpeed], kinds: Sequence[str], width: int, rows: int
 ) -> Content:
-    """Return the median tok/s of each kind of prompt and each arm until now, as bars on one scale."""
+    """Return the median tok/s so far per kind of prompt and arm, as bars on one scale."""
     by_kind: dict[str, dict[int, list[float]]] = {kind: {} for kind in kinds}
     for arm, done in speeds:
         kind = done.kind + (f" ×{done.streams}" if done.streams != 1 else "")
         by_kind.setdefault(kind, {}).setdefault(arm, []).append(done.decode_tok_s or 0.0)
-    # A kind that was asked at several numbers of streams is named by these, and by itself no longer.
+    # A kind measured at several numbers of streams is listed once per number, not under its plain name.
     measured = {name.partition(" ×")[0] for name, arms in by_kind.items() if arms}
     named = {kind: arms for kind, arms in by_kind.items() if arms or kind not in measured}
     arms = range(len(progress.design.arms))
@@ -374,12 +374,12 @@ _MARKS = {
     "failed": ("✗", "$error"),
 }
 _PLACES = list(_MARKS)
-# Cells of the figures behind a bar, and of the word behind those.
+# The cells of the figures behind a bar, and of the word behind those.
 _FIGURES, _WORD = 25, 13
 
 
 def render_rounds(progress: Progress, width: int, rows: int) -> Content:
-    """Return a line for each thing that was varied: how many settings competed from round to round, and the best."""
+    """Return a line per varied setting: the number of candidates in each round, and the best."""
     stages = [
         list(search_round) for _, search_round in groupby(progress.rounds, key=lambda search_round: search_round.key)
     ]
@@ -405,7 +405,7 @@ def _render_stage(progress: Progress, rounds: Sequence[RoundBegan], width: int, 
 
 
 def _join_names(names: Sequence[str], room: int) -> str:
-    """Return the names that fit whole, and how many others there are; one alone is cut."""
+    """Return the names that fit and the number of the others; a single name is truncated."""
     for count in range(len(names), 0, -1):
         others = f", +{len(names) - count}" if count < len(names) else ""
         text = ", ".join(names[:count]) + others
@@ -416,7 +416,7 @@ def _join_names(names: Sequence[str], room: int) -> str:
 
 
 def render_field(progress: Progress, width: int, rows: int) -> Content:
-    """Return a line for each setting: bar and tok/s, boots, how it stands; those that count first, the rest counted."""
+    """Return a line per candidate: bar, tok/s, boots, standing; the relevant ones first, the rest counted."""
     candidates = experiment_text.list_candidates(progress)
     most = max((candidate.tok_s for candidate in candidates if candidate.tok_s), default=0.0)
     ranked = sorted(candidates, key=lambda candidate: (_PLACES.index(candidate.standing), candidate.arm != 0))
@@ -440,7 +440,7 @@ def _render_candidate(candidate: CandidateRow, most: float, label: str, width: i
     if candidate.standing == "failed":
         return head + Content.assemble((truncate(candidate.why, max(0, width - len(head))), "$error"))
     room = width - len(head) - _FIGURES - _WORD
-    # They fall away before how it stands is cut.
+    # They are dropped before the standing is truncated.
     boots = f"  {pluralize(candidate.boots, 'boot'):<9}" if room >= 0 else ""
     figures, room = f"{format_number(candidate.tok_s, 1):>8} tok/s{boots}", max(0, room)
     bar = draw_bar(candidate.tok_s / most, room) if candidate.tok_s and most and room > 3 else ""
@@ -451,7 +451,7 @@ def _render_candidate(candidate: CandidateRow, most: float, label: str, width: i
 
 
 def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, width: int) -> Content:
-    """Return how much of the budget is spent, what is best so far and how long it goes on, or how it can go on."""
+    """Return the spent budget, the best candidate so far, and the time left or how to resume."""
     best = experiment_text.format_best(progress.design, outcome)
     if progress.status == "finished":
         parts = ["all boots are over"]
@@ -463,6 +463,6 @@ def render_tune_remaining(progress: Progress, outcome: TuneOutcome, now: float, 
 
 
 def list_outcome_notes(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[Note]:
-    """Return what a tune has found: the best first, with a star if it is shown to be faster."""
+    """Return the outcome of a tune: the best first, with a star if it is shown to be faster."""
     first, *details = experiment_text.list_outcome_lines(design, boots, outcome)
     return [Note(first, "★" if is_faster(outcome) else "=", "bold"), *(Note(line, " ", "dim") for line in details)]

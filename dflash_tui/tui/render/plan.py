@@ -1,4 +1,4 @@
-"""Text of the launch screen: what is in the machine, what a recipe is, what a launch would do."""
+"""Text of the launch screen: the machine's GPUs, the recipes, the plan of a launch."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _SHARES = {"weights": "$series-a", "drafter": "$series-b", "activations": "$seri
 
 
 def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu], width: int, rows: int) -> Content:
-    """Return a row of `width` cells per GPU, those that a launch takes marked, or why there are none and what works.
+    """Return a row per GPU, marking those that a launch uses; without GPUs, the reason and what works instead.
 
-    Where there are more than `rows`, those that a launch takes and those in trouble are shown, and how many are not.
+    If there are more than `rows`, the used and the faulty ones come first and the hidden ones are counted.
     """
     if probe is None:
         return Content.assemble(("looking for GPUs …", MUTED))
@@ -68,7 +68,7 @@ def render_machine(probe: GpuProbe | None, taken: Sequence[Gpu], width: int, row
 
 
 def _gpu(gpu: Gpu, mark: str, width: int) -> Content:
-    """Return the row of a GPU in `width` cells: facts that do not fit are left out, what slows it down never."""
+    """Return the row of a GPU: facts are dropped if they do not fit, except throttling."""
     short = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ").removesuffix(" GPU")
     name = Content.assemble((mark, "$primary"), (f"{gpu.index} {short}".rstrip(), "bold"))
     if gpu.trouble:
@@ -98,9 +98,9 @@ def render_plan(
     width: int = 60,
     height: int = 100,
 ) -> Content:
-    """Return what a user decides by before pressing enter, in at most `height` rows of `width` cells.
+    """Return the plan shown before the launch, in at most `height` rows of `width` cells.
 
-    Where there is little room, each fact gets one row, and of the warnings those are left out that do not fit.
+    If space is short each fact gets one row, and warnings that do not fit are dropped.
     """
     plan = planned.plan
     head = [
@@ -133,7 +133,7 @@ def _count_rows(rows: Sequence[Content]) -> int:
 
 
 def _list_choices(planned: PlannedLaunch, verified: Verification | None) -> str:
-    """Return what the keys of the launch screen chose, and when that release was seen to work here."""
+    """Return the selection (profile, variant, method, mode, release), and when the release was verified here."""
     resolved, plan = planned.resolved, planned.plan
     own = resolved.num_speculative_tokens
     tokens = f"{plan.method} n={plan.num_speculative_tokens}" if plan.num_speculative_tokens else "no speculation"
@@ -147,13 +147,13 @@ def _list_choices(planned: PlannedLaunch, verified: Verification | None) -> str:
 
 
 def render_details(planned: PlannedLaunch, width: int) -> Content:
-    """Return the whole plan, as `plan --verbose` says it."""
+    """Return the whole plan, as `plan --verbose` prints it."""
     head = Content.assemble(("i ", "bold $primary"), ("the short plan", MUTED))
     return Content("\n").join([head, Content(describe_plan(planned, width))])
 
 
 def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
-    """Return the memory arithmetic as a bar of what vLLM would take, and its parts in words."""
+    """Return the memory estimate as a bar and a list of its parts."""
     parts = [(share.name, share.size or 0) for share in fit.shares]
     whole = f" {format_number(fit.budget / GIB)} of {format_gib(fit.total)}{' unified' if fit.unified else ''}"
     kv, bar = max(0, fit.kv_left), max(8, min(_FIT, width - _INDENT - len(whole)))
@@ -176,7 +176,7 @@ def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
 
 
 def render_plan_error(error: DflashError) -> Content:
-    """Return why a recipe cannot be launched."""
+    """Return a recipe's load or planning error."""
     rows = [
         Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")),
         Content(error.what),
@@ -187,13 +187,13 @@ def render_plan_error(error: DflashError) -> Content:
 
 
 def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: float, width: int) -> list[Content]:
-    """Return a row of `width` cells per running server, those that dflash-tui did not start last.
+    """Return a row per running server, foreign ones last.
 
-    Names that are too long are cut so that they differ.
+    Long names are truncated so that they stay distinct.
     """
     longest = max((len(run.plan.recipe) for run in runs), default=0)
     cells = [_list_run_facts(run, now) for run in runs]
-    for count in (3, 2, 1):  # a name has the room first
+    for count in (3, 2, 1):  # the name has precedence
         facts = ["".join(row[:count]) for row in cells]
         room = width - 2 - max(map(len, facts), default=0)
         if longest <= room:
@@ -211,25 +211,25 @@ def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: flo
 
 
 def _list_run_facts(run: Run, now: float) -> tuple[str, str, str]:
-    """Return what is said beside a running server's name, the most important first."""
+    """Return the facts beside a running server's name, the most important first."""
     age = format_duration(server_process.measure_age(run, now))
     return f"  :{run.plan.port}", f"  age {age}", f"  {run.plan.mode.value}"
 
 
 def render_fact(name: str, value: str, width: int) -> Content:
-    """Return a name and its value, whose further lines hang below the first."""
+    """Return a name and its value; continuation lines are indented."""
     return render_hung((f"{name:{_INDENT}}", MUTED), value, width)
 
 
 def render_hung(head: tuple[str, str], text: str, width: int) -> Content:
-    """Return a styled head and a text, whose further lines hang below its first."""
+    """Return a styled head and a text; continuation lines are indented."""
     indent = len(head[0])
     lines = [wrapped for line in text.split("\n") for wrapped in textwrap.wrap(line, max(20, width - indent)) or [""]]
     return Content.assemble(head, f"\n{'':{indent}}".join(lines))
 
 
 def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:
-    """Return the lines of the two commands that differ, in rows of `width` cells, the old ones with a minus."""
+    """Return the differing lines of two commands, in rows of `width` cells, marked `-` and `+`."""
     rows = []
     for line in difflib.ndiff(_list_lines(before), _list_lines(after)):
         mark, text = line[:2], line[2:]
@@ -239,5 +239,5 @@ def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:
 
 
 def _list_lines(plan: Plan) -> list[str]:
-    """Return the lines of a command without what continues them, which the last one does not have."""
+    """Return the lines of a command without trailing backslashes."""
     return [line.strip().removesuffix("\\").strip() for line in format_command(plan).splitlines()]

@@ -1,4 +1,4 @@
-"""Run state -> text of the run screen: status line, start-up, ranks, log lines. Pure."""
+"""Run state as text of the run screen: status line, start-up, ranks, log lines. Pure."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _MARKS = {
     "failed": ("✗", "$error"),
     "lost": ("✗", "$error"),
 }
-# Cells that a name has at least, those from which on the mode stands beside it, and those of why it is synthetic.
+# The minimum cells of a name, those from which the mode is shown beside it, and those of the synthetic note.
 _LEAST_NAME, _LONG_NAME, _LEAST_WHY = 12, 28, 16
-# Cells that the name of a foreign model has at least, and those of the release beside it.
+# The minimum cells of a foreign model's name, and those of the vLLM release beside it.
 _LEAST_MODEL, _VERSION = 16, 20
 _LEVELS = {"WARNING": "! ", "ERROR": "✗ ", "CRITICAL": "✗ "}
 
@@ -74,7 +74,7 @@ def render_status(
     endpoint: Endpoint | None = None,
     host: str = "",
 ) -> Content:
-    """Return the status line in `width` cells: the most important first, and what has no room is left out."""
+    """Return the status line in `width` cells; the least important parts are dropped first."""
     if plan is None:
         idle = Content.assemble(("○ ", "$foreground"), ("NO SERVER", "bold"), "  1 chooses a recipe")
         return join_fitting([idle, Content(", r an earlier run")], width)
@@ -85,7 +85,7 @@ def render_status(
     head = Content.assemble(
         (f"{mark} ", color),
         (f"{word.upper()}{elapsed}", "bold"),
-        # Short and early, since there may be no room for why it is synthetic.
+        # Short and early: the reason may not fit.
         (" SYNTHETIC" if plan.synthetic else "", "bold $accent"),
         (f" on {host}" if host else "", "bold"),
         ("  FROZEN, space resumes" if frozen else "", "bold $accent"),
@@ -110,7 +110,7 @@ def render_status(
 
 
 def render_foreign_status(about: ForeignIdentity, health: Health, *, frozen: bool, width: int) -> Content:
-    """Return the status line of a server that is not ours, in `width` cells: its health, its model, its release."""
+    """Return the status line of a foreign server: health, model, release."""
     mark, color = _MARKS.get(health.value, _MARKS["starting"])
     head = Content.assemble(
         (f"{mark} ", color),
@@ -124,9 +124,9 @@ def render_foreign_status(about: ForeignIdentity, health: Health, *, frozen: boo
 
 
 def render_log_line(line: LogLine, utc_offset: float) -> str:
-    """Return a log line with the server's local time, a mark for warnings and errors, and the file that logged it.
+    """Return a log line with the server's local time, a mark for warnings and errors, and its source file.
 
-    A line without a source has no timestamp of its own, and none is shown: that of the line before may be long past.
+    Lines without a source have no timestamp; none is shown, since the previous one may be long past.
     """
     at = time.strftime("%H:%M:%S", time.gmtime(line.at + utc_offset)) if line.source else f"{'':8}"
     source = line.source.rsplit("/", 1)[-1].removesuffix(".py")
@@ -137,7 +137,7 @@ _NAME = 12
 _BAR = 24
 _SHARE = 16
 _EXPECTED = 20
-_TALL = 16  # fewer lines hold one line of facts
+_TALL = 16  # below this height, facts get a single line
 _COLOURS = {
     RowMark.DONE: "$success",
     RowMark.RUNNING: "$warning",
@@ -157,10 +157,10 @@ def render_startup(
     usual: Mapping[Step, MedianSeconds] | None = None,
     ahead: bool = True,
 ) -> Content:
-    """Return the start in at most `height` lines: its steps and phases, what the server uses, and when it is ready.
+    """Return the start in at most `height` lines: steps, phases, facts about the server, time to ready.
 
-    What is over is folded first, then what is to come; the running phase always has its row. `usual` says what the
-    steps took in earlier runs; nothing is estimated unless it is `ahead`.
+    Finished phases are folded first, then future ones; the running phase is always shown. `usual` are the durations of
+    the steps in earlier runs. Without `ahead` nothing is estimated.
     """
     steps = _render_steps(state, now, width, usual or {})
     rows = build_startup_rows(state, now, expected)
@@ -180,7 +180,7 @@ def render_startup(
         below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
-    timed = any(row.expected for row in rows)  # a column that would stay empty has no room
+    timed = any(row.expected for row in rows)  # hide an empty column
     drawn = [_render_phase(row, longest, width, timed=timed) for row in rows]
     if height >= _TALL and len(steps) + len(rows) < room:
         title = "  expected here" if timed else ""
@@ -190,7 +190,7 @@ def render_startup(
 
 
 def _fold_phases(rows: list[StartupRow], drawn: list[Content], room: int, width: int) -> list[Content]:
-    """Return at most `room` lines: rows that are over become one line, then those to come another."""
+    """Return at most `room` lines: finished rows are folded into one line, then future ones into another."""
     first = next((i for i, row in enumerate(rows) if row.mark not in {RowMark.DONE, RowMark.TO_COME}), len(rows) - 1)
     skipped = min(first, len(rows) - room + 1)
     took = sum(row.seconds or 0.0 for row in rows[:skipped])
@@ -205,7 +205,7 @@ def _fold_phases(rows: list[StartupRow], drawn: list[Content], room: int, width:
 
 
 def _render_facts(state: RunState, width: int, most: int) -> list[Content]:
-    """Return what the server uses, as many facts per line as fit."""
+    """Return facts about the server, as many per line as fit."""
     lines: list[list[tuple[str, str]]] = [[]]
     free = width
     for label, value in list_facts(state):
@@ -227,11 +227,10 @@ def _mark_step(over: bool) -> tuple[str, str]:
 
 
 def _render_steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
-    """Return a row for each step before the launch."""
     took = {step: event.at - state.step_began[step] for step, event in state.preparing.items()}
     busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
     expected_times = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
-    timed = bool(expected_times)  # a column that would stay empty has no room
+    timed = bool(expected_times)  # hide an empty column
     rows = [
         _render_step(event, state.step_began[step], now, width, expected_times.get(step, ""), timed=timed)
         for step, event in state.preparing.items()
@@ -244,17 +243,17 @@ def _render_steps(state: RunState, now: float, width: int, usual: Mapping[Step, 
 
 
 def _render_step(event: Preparing, began: float, now: float, width: int, usual: str, *, timed: bool) -> Content:
-    """Return a step's row with the time it took; one that had nothing to do took none.
+    """Return a step's row with its duration; none if it had nothing to do.
 
-    While it is silent the seconds since its last word go on, so that it never looks dead; beside what it usually takes
-    they are those since it began.
+    While the step runs the seconds count up, so that it never looks dead: since its last message, or since it began if
+    its usual duration is shown.
     """
     since = format_duration(max(0.0, now - (began if usual else event.at)))
     if event.done:
         since = format_duration(event.at - began) if event.at > began else ""
     room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
     if event.fraction and not event.done:
-        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # shorter before the text is cut
+        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # shorten the bar before the text
         drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} ".lstrip()
     return Content.assemble(
         _mark_step(event.done),
@@ -267,7 +266,6 @@ def _render_step(event: Preparing, began: float, now: float, width: int, usual: 
 
 
 def _render_phase(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
-    """Return a phase: mark, name, seconds, what was expected, a bar where there is room, and the remark."""
     room = width - _NAME - 12 - (_EXPECTED if timed else 0)
     cells = _SHARE if room >= 4 * _SHARE else 0
     running = row.mark in {RowMark.RUNNING, RowMark.STALLED}
@@ -307,7 +305,7 @@ _NEAR_MARKS = {
 
 
 def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
-    """Return a row for each host of a server, the one of rank 0 first; the first rank alone knows of the others."""
+    """Return a row per host of a server, rank 0 first; only rank 0 knows about the others."""
     own = state.launched.rank if state.launched else 0
     names = [
         truncate_middle(_HERE if rank == own else host.host or host.address, _LONGEST_NAME)
@@ -370,7 +368,7 @@ def _describe_gpus(gpus: Sequence[GpuLoad]) -> list[str]:
 
 
 def _describe_link(host: ClusterHost, network: str = "") -> tuple[str, str]:
-    """Return what is wrong with the end of the link, and what is planned of it, or used once NCCL has said it."""
+    """Return the problem of a host's link, and the link: planned, or in use once NCCL has logged it."""
     if not host.address:
         return "", ""
     end, devices = f"{host.interface} {host.address}".strip(), ", ".join(host.devices)

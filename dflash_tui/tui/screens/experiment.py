@@ -1,4 +1,4 @@
-"""The screen of a running experiment: its boots, what the current one does, what was measured, when it will end."""
+"""The screen of a running experiment: its boots, the current boot, the measurements, the time left."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from dflash_tui.tui.widgets.figures import Requests
 
 _EVERY = 1.0
 _TALL = 30
-# Rows of boots, rounds and settings on a low screen and on a tall one, and more for each so many rows beyond.
+# Rows of boots, rounds and settings: on a low screen, on a tall one, and the height that adds another.
 _ROWS, _ROUNDS, _SETTINGS = (3, 6, 5), (3, 6, 8), (6, 9, 2)
 _TITLES = ("boots", "measured until now; the verdict comes at the end")
 _TITLES_AT_END = ("boots", "measured; v shows the verdict")
@@ -71,7 +71,7 @@ _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 
 
 class ExperimentScreen(SizedScreen[None]):
-    """Shows one experiment while it runs, or where it stopped. It only reads: a driver of its own does the work."""
+    """Shows an experiment, running or not. It only reads: the driver process does the work."""
 
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
@@ -87,7 +87,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     @dataclass
     class Over(Message):
-        """The experiment that is shown is over."""
+        """Reports that the experiment on screen has finished."""
 
         identity: str
 
@@ -97,12 +97,12 @@ class ExperimentScreen(SizedScreen[None]):
         self.identity = ""
         self.view: ExperimentView | None = None
         self.outlook: Outlook | None = None
-        self._outlook_of: tuple[str, int] = ("", 0)  # the experiment, and how many of its boots were over
+        self._outlook_of: tuple[str, int] = ("", 0)  # the experiment and its finished boots at the last reading
         self.error: DflashError | None = None
         self._opened_verdict = ""
 
     def begin(self, identity: str, *, stay: bool = False) -> None:
-        """Show the experiment of that name; with `stay` also when it is over."""
+        """Show the experiment called `identity`; with `stay` do not switch to its verdict when it has finished."""
         self.identity, self.view, self.error, self.outlook = identity, None, None, None
         self._outlook_of = ("", 0)
         self._opened_verdict = identity if stay else ""
@@ -140,7 +140,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="look")
     async def reload(self) -> None:
-        """Read how it stands, away from the screen's own thread."""
+        """Read the experiment in a thread."""
         if not self.identity or not self.is_active:
             return
         try:
@@ -156,7 +156,7 @@ class ExperimentScreen(SizedScreen[None]):
             self.post_message(self.Over(self.identity))
 
     async def _look_ahead(self, progress: Progress) -> None:
-        """Read what earlier boots and starts say of those to come, once and after each boot."""
+        """Read estimates from earlier boots and starts, once and after each boot."""
         of = (progress.design.id, len(progress.boots))
         if of != self._outlook_of and progress.driven:
             before = self.outlook if self._outlook_of[0] == of[0] else None
@@ -165,12 +165,12 @@ class ExperimentScreen(SizedScreen[None]):
 
     @staticmethod
     def _leads_to_verdict(progress: Progress) -> bool:
-        """Whether another screen says what was found; a tune's own does."""
+        """Return whether a finished experiment has a verdict screen; a tune's outcome is shown here."""
         return progress.finished and progress.design.tuning is None
 
     @while_open
     def draw(self) -> None:
-        """Bring every part up to date."""
+        """Update every part."""
         status = self.query_one("#status", Display)
         self.set_class(self.error is not None, "-broken")
         if self.error:
@@ -205,7 +205,7 @@ class ExperimentScreen(SizedScreen[None]):
         self._draw_prompts(view)
 
     def _draw_tune(self, view: ExperimentView, outcome: TuneOutcome, now: float, width: int) -> None:
-        """Show the rounds of a tune, the settings, and in place of a boot what it has found once it is over."""
+        """Show a tune's rounds and candidates; once it is over, its outcome instead of the current boot."""
         progress = view.progress
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
         self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
@@ -227,12 +227,12 @@ class ExperimentScreen(SizedScreen[None]):
             self._draw_boot(view, now)
 
     def _room(self, rows: tuple[int, int, int]) -> int:
-        """Return how many rows a list has: on a low screen, on a tall one, and one more for each so many beyond."""
+        """Return the rows of a list: `low` on a low screen, else `tall` plus one per `row_height` rows beyond."""
         low, tall, row_height = rows
         return low if self.has_class("-short") else tall + max(0, self.size.height - _TALL) // row_height
 
     def _fit_rounds(self, lines_below: int) -> int:
-        """Return how many rounds a tune that is over lists: on a low screen they leave room for what it has found."""
+        """Return the rows for a finished tune's rounds; a low screen reserves `lines_below` for the outcome."""
         most = self._room(_ROUNDS)
         if not self.has_class("-short"):
             return most
@@ -240,7 +240,6 @@ class ExperimentScreen(SizedScreen[None]):
         return max(1, min(most, boots + now - 1 - lines_below)) if now else most
 
     def _draw_prompts(self, view: ExperimentView) -> None:
-        """Show what was measured until now by prompt."""
         progress, kinds = view.progress, self.outlook.kinds if self.outlook else ()
         counting = [done for done in view.requests if done.kind not in UNCOUNTED]
         speeds = list_speeds(progress, counting)
@@ -269,7 +268,7 @@ class ExperimentScreen(SizedScreen[None]):
             requests.show(view.requests, "")
 
     def _render_wait(self, progress: Progress, word: str) -> Content:
-        """Return a word, and while it goes on what each boot does, else why it was halted: all of it fits here."""
+        """Return a heading above the stages of a boot, or above the reason for the halt."""
         width = self.query_one("#boot").scrollable_content_region.width or self.size.width - 4
         text = list_boot_stages(progress) if progress.driven else progress.halted
         lines = textwrap.wrap(text, max(20, width))
@@ -303,7 +302,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="keep")
     async def keep(self, progress: Progress, outcome: TuneOutcome) -> None:
-        """Write the best setting as a recipe, beside any of that name."""
+        """Write the best setting as a recipe, without overwriting others."""
         name = progress.design.tuning.save_as if progress.design.tuning else ""
         await keep_as_recipe(self, progress, outcome, name)
 
@@ -318,7 +317,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:
-        """End the driver, which stops its server."""
+        """Stop the driver, which stops its server."""
         await self._do(controller.stop_driver)
 
     def action_resume(self) -> None:
@@ -328,7 +327,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="drive")
     async def resume(self, design: Design) -> None:
-        """Go on with what was halted, in a driver of its own, once its recipe is trusted."""
+        """Resume a halted experiment in a new driver process, once its recipe is trusted."""
         if await confirm_design(self.app, design):
             await self._do(controller.resume_experiment)
 
@@ -343,17 +342,17 @@ class ExperimentScreen(SizedScreen[None]):
 
 
 class ExperimentView(NamedTuple):
-    """What was read: how far it is, the start of the boot that runs, and the requests that it has answered."""
+    """An experiment as read from disk: its progress, the current boot's start and its answered requests."""
 
     progress: Progress
     start: RunState | None
     requests: tuple[RequestDone, ...]
     tune: TuneOutcome | None = None
-    """What a tune has found until now; None of an A/B."""
+    """The outcome of a tune so far; None for an A/B."""
 
 
 def read_experiment(folder: Path) -> ExperimentView:
-    """Return how the experiment in `folder` stands; the server that is measured is not asked anything.
+    """Read the experiment in `folder`; sends nothing to the server that is being measured.
 
     Raises:
         UsageError: its design cannot be read.
@@ -372,7 +371,7 @@ def read_experiment(folder: Path) -> ExperimentView:
 
 
 def read_outlook(design: Design, before: Outlook | None = None) -> Outlook:
-    """Return what is known of an experiment beside its own figures; only the starts change from `before` on."""
+    """Return estimates from outside the experiment; with `before` only the earlier starts are re-read."""
     starts = tuple(tuple(startup_history.list_starts(kind=arm.plan.kind)) for arm in design.arms)
     if before:
         return before._replace(starts=starts)
@@ -385,7 +384,7 @@ def read_outlook(design: Design, before: Outlook | None = None) -> Outlook:
 
 
 def _read_outcome(folder: Path, progress: Progress) -> TuneOutcome | None:
-    """Return what a tune has found: by its report, else by its boots until now."""
+    """Return a tune's outcome from its report, else from its boots so far."""
     if progress.design.tuning is None:
         return None
     report = store.read_report(folder) if progress.finished else None
@@ -393,5 +392,5 @@ def _read_outcome(folder: Path, progress: Progress) -> TuneOutcome | None:
 
 
 def name_by_stage(event: RequestMeasured) -> RequestDone:
-    """Return a request under the name of its stage, unless it counts."""
+    """Return a request labelled with its stage, unless it is counted."""
     return event.request if event.stage == "round" else replace(event.request, kind=event.stage)

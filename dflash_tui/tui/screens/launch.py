@@ -1,4 +1,4 @@
-"""The launch screen: what will happen on enter, before anything happens."""
+"""The launch screen: shows what a launch would do before it is started."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from dflash_tui.tui.widgets.basic import (
 )
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
 
-if TYPE_CHECKING:  # what the first frame does not need is imported where it is opened
+if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not need it
     from dflash_tui.monitoring.foreign_server import FoundServer
     from dflash_tui.peers.transport import NeedsProgram
     from dflash_tui.tui.dialogs.drafters import DrafterChoice
 
-_SEARCH_INTERVAL = 30.0  # seconds between two searches for servers that dflash-tui did not start
-_HOSTS_SETTLED = 0.4  # seconds on a plan before its hosts are asked about it
+_SEARCH_INTERVAL = 30.0  # seconds between two searches for foreign servers
+_HOSTS_SETTLED = 0.4  # seconds that a plan must be shown before its hosts are surveyed
 _OF_RECIPE = frozenset(
     {
         "check",
@@ -71,11 +71,11 @@ _OF_RECIPE = frozenset(
         "keep",
     }
 )
-"""The actions that need a recipe to be highlighted."""
+"""The actions that need a highlighted recipe."""
 
 
 class HostSurveys:
-    """The answers of the other hosts, for the plan that was asked about last."""
+    """The survey of the other hosts for the last plan that was surveyed."""
 
     def __init__(self) -> None:
         self._last_key: tuple[str, ...] = ()
@@ -83,35 +83,35 @@ class HostSurveys:
         self._wrong: list[str] | None = None
         self._missing: NeedsProgram | None = None
         self.installed: set[str] = set()
-        """The hosts that this program was installed on from here."""
+        """The hosts on which the user installed dflash-tui from this panel."""
 
     def take_missing(self) -> NeedsProgram | None:
-        """Return the host without this program that the last survey met, once, so that it is offered once."""
+        """Return the host that lacks dflash-tui in the last survey, then forget it: it is offered once."""
         missing, self._missing = self._missing, None
         return missing
 
     def forget(self) -> None:
-        """Ask again, also about a plan that was asked about."""
+        """Forget the last survey, so that its plan is surveyed again."""
         self._last_key, self._error, self._wrong = (), None, None
 
     def wants(self, plan: Plan) -> bool:
-        """Whether the hosts of a plan are named and were not asked about it."""
+        """Whether a plan names other hosts and was not the last one surveyed."""
         return bool(plan.relaunch_request.peers) and self._key(plan) != self._last_key
 
     def begin(self, plan: Plan) -> None:
-        """Remember which plan is asked about."""
+        """Record the plan that is being surveyed."""
         self._last_key, self._error, self._wrong = self._key(plan), None, None
 
     def is_unreached(self, plan: Plan) -> bool:
-        """Whether a plan takes other hosts that have not answered."""
+        """Whether a plan needs other hosts that have not answered."""
         return plan.cluster is not None and bool(plan.relaunch_request.peers) and not plan.cluster.is_named
 
     def _key(self, plan: Plan) -> tuple[str, ...]:
-        """What a host would run depends on what was asked for, and not on the link that it told of."""
+        """Return what a host's launch depends on: the request, not the link that the host reported."""
         return (*plan.relaunch_request.to_argv(), plan.target, plan.mode.value)
 
     async def survey(self, plan: Plan, choice: LaunchSelection, draw: Callable[[], None]) -> None:
-        """Connect to the hosts, keep their link and their commands in `choice`, and `draw` after each answer."""
+        """Connect to the hosts, store their links and plans in `choice`, and `draw` after each answer."""
         from dflash_tui.peers import cluster_launch
         from dflash_tui.peers.transport import NeedsProgram
 
@@ -133,7 +133,7 @@ class HostSurveys:
         draw()
 
     def _explain_missing(self, error: NeedsProgram) -> DflashError:
-        """Return what to say of a host without this program, and keep that it is to be offered there."""
+        """Return the error for a host without dflash-tui, and store it for the offer to install."""
         from dflash_tui.peers import far_program
 
         if error.host in self.installed:
@@ -142,7 +142,7 @@ class HostSurveys:
         return UsageError(error.what, evidence=error.evidence, hint="h, and the host again, offers to install it there")
 
     def describe(self, plan: Plan) -> list[tuple[str, str]]:
-        """Return rows for the plan: the link of the hosts, and what is wrong with them."""
+        """Return plan rows: the links of the hosts, and their errors."""
         if not (peers := plan.relaunch_request.peers):
             return []
         if self._error:
@@ -166,7 +166,7 @@ class HostSurveys:
 
 
 class LaunchScreen(SizedScreen[None]):
-    """Shows the machine, the recipes, the plan of the highlighted one and the running servers."""
+    """Shows the machine, the recipes, the plan of the highlighted recipe and the running servers."""
 
     BINDINGS: ClassVar = [
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
@@ -185,7 +185,7 @@ class LaunchScreen(SizedScreen[None]):
         Binding("o", "options", "Options", tooltip="Options: context, memory share, requests, port, any flag"),
         Binding("p", "patches", "Patches", tooltip="Patches: their state, and what they change in vLLM"),
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
-        # With priority, so that what is typed right behind it is for the filter.
+        # Priority: keys typed right after it go to the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
         Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
         Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
@@ -203,19 +203,19 @@ class LaunchScreen(SizedScreen[None]):
 
     @dataclass
     class Launch(Message):
-        """This is to be launched."""
+        """Asks the app to launch a plan."""
 
         planned: PlannedLaunch
 
     @dataclass
     class Attach(Message):
-        """A server is to be watched."""
+        """Asks the app to watch a server."""
 
         server: Run | FoundServer
 
     @dataclass
     class Begun(Message):
-        """An A/B or a tune was begun under this name."""
+        """Reports that an A/B or a tune with this id has begun."""
 
         identity: str
 
@@ -224,7 +224,7 @@ class LaunchScreen(SizedScreen[None]):
         self.now, self.probe, self.load = now, probe, load
         self.choice, self.hosts = LaunchSelection(), HostSurveys()
         self._was_left = False
-        self.wanted = ""  # the recipe to highlight once the list is there
+        self.wanted = ""  # the recipe to highlight once the list is mounted
         self.detailed = False
         self.running: list[Run] = []
         self.foreign: list[FoundServer] = []
@@ -261,7 +261,7 @@ class LaunchScreen(SizedScreen[None]):
         self.find_foreign()
 
     def on_screen_resume(self) -> None:
-        self.choice.forget_models()  # something may have been fetched meanwhile
+        self.choice.forget_models()  # models may have been downloaded since
         self.choice.verified = verification.list_verifications()
         self.probe_and_list()
         self.load_speeds()
@@ -273,7 +273,7 @@ class LaunchScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="entries")
     async def reload_entries(self) -> None:
-        """Show the recipes that were added or removed meanwhile, such as the winner of an A/B."""
+        """Reload the recipes if any were added or removed, such as the winner of an A/B."""
         entries = await asyncio.to_thread(self.load)
         if (recipes := self._recipes) and entries.keys() != self.entries.keys():
             self.entries = entries
@@ -284,16 +284,16 @@ class LaunchScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="look")
     async def probe_and_list(self) -> None:
-        """Read the GPUs and the running servers, away from the screen's own thread."""
+        """Read the GPUs and the running servers in a thread."""
         if not self.is_active and self.choice.probe:
             return
         is_first = self.choice.probe is None
-        with self.app.batch_update() if is_first else nullcontext():  # the servers are painted with all else
+        with self.app.batch_update() if is_first else nullcontext():  # paint the servers together with everything else
             self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
             if is_first or self.running != before:
                 self.draw()
         if is_first:
-            self.refresh()  # Textual drops a layout that it makes in a batch
+            self.refresh()  # Textual drops a layout made inside a batch
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
@@ -302,7 +302,7 @@ class LaunchScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="speeds")
     async def load_speeds(self) -> None:
-        """Read what the newest run of each recipe reached, away from the screen's own thread."""
+        """Read the speed of each recipe's newest run in a thread."""
         if not await asyncio.to_thread(registry.list_runs):
             return
         from dflash_tui.monitoring import recording
@@ -312,7 +312,7 @@ class LaunchScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="foreign")
     async def find_foreign(self) -> None:
-        """Look for servers of this machine that dflash-tui did not start."""
+        """Search this machine for foreign servers."""
         from dflash_tui.monitoring import foreign_server
 
         if self.is_active:
@@ -321,11 +321,11 @@ class LaunchScreen(SizedScreen[None]):
                 self.draw()
 
     async def _load_earlier_starts(self) -> None:
-        """Find out how long such a launch took before; an ended run is read once."""
+        """Estimate the time to ready from earlier starts of the same kind."""
         if isinstance(recipe := self.chosen, Recipe):
             try:
                 plan = self.choice.plan(recipe).plan
-            except DflashError:  # the plan's side of the screen says why
+            except DflashError:  # the plan pane shows the error
                 return
             if (ready := await asyncio.to_thread(startup_history.estimate_ready, plan)) != self.before.get(plan.kind):
                 self.before[plan.kind] = ready
@@ -339,8 +339,8 @@ class LaunchScreen(SizedScreen[None]):
         head = Content.assemble(("dflash-tui", "bold"), f" {__version__}{place}{driver} · {state}")
         self.query_one("#head", Display).show(head)
         machine = self.query_one("#machine", Display)
-        width = machine.content_size.width or self.app.size.width  # before it is laid out
-        rows = 3 if self.has_class("-narrow") and self.has_class("-short") else 8  # what the style sheet gives
+        width = machine.content_size.width or self.app.size.width  # the app's width before layout
+        rows = 3 if self.has_class("-narrow") and self.has_class("-short") else 8  # heights set in the style sheet
         machine.show(render_machine(probe, self.choice.choose_cards(self._recipe), width, rows))
         servers = self.query_one("#servers", MarkedList)
         width = servers.content_size.width or machine.content_size.width or self.app.size.width
@@ -352,11 +352,11 @@ class LaunchScreen(SizedScreen[None]):
         self._draw_plan()
 
     def _draw_plan(self) -> None:
-        """Show the plan of the highlighted recipe; what has not changed is not laid out again."""
+        """Show the plan of the highlighted recipe; unchanged content is not laid out again."""
         if not self.query("#text"):
             return
         entry, text = self.chosen, self.query_one("#text", Static)
-        width = self.query_one("#plan").scrollable_content_region.width - 1  # a blank before the scrollbar
+        width = self.query_one("#plan").scrollable_content_region.width - 1  # less a blank before the scrollbar
         try:
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)
@@ -368,7 +368,6 @@ class LaunchScreen(SizedScreen[None]):
             text.update(content)
 
     def _render_nothing(self, width: int) -> Content:
-        """Return what there is to do where no recipe is listed."""
         recipes = self.query_one(RecipeList)
         if recipes.is_on_fold:
             names = textwrap.fill(", ".join(recipes.folded), max(20, width))
@@ -389,7 +388,7 @@ class LaunchScreen(SizedScreen[None]):
             verified=self.choice.verified.get(recipe.name),
             before=self.before.get(planned.plan.kind),
             width=width,
-            height=self.query_one("#plan").scrollable_content_region.height or 100,  # before it is laid out
+            height=self.query_one("#plan").scrollable_content_region.height or 100,  # 100 before layout
         )
 
     def action_details(self) -> None:
@@ -398,17 +397,17 @@ class LaunchScreen(SizedScreen[None]):
 
     @property
     def chosen(self) -> Entry | None:
-        """The highlighted recipe, why a file does not load, or None: there is none, or the panel is closing."""
+        """The highlighted recipe or its load error; None if the list is empty or the panel is closing."""
         return self._recipes.chosen if self._recipes else None
 
     @property
     def _recipes(self) -> RecipeList | None:
-        """The list while its parts are there, without a look through all widgets: every key of the last row asks."""
+        """The list if it has children; cached, because every key in the footer asks for it."""
         return self._list if self._list and self._list.children else None
 
     @property
     def _recipe(self) -> Recipe | None:
-        """The highlighted recipe; None where its file does not load."""
+        """The highlighted recipe; None if its file does not load."""
         return entry if isinstance(entry := self.chosen, Recipe) else None
 
     @on(RecipeList.Highlighted)
@@ -512,7 +511,6 @@ class LaunchScreen(SizedScreen[None]):
             self.app.push_screen(NewTune(planned.plan, self._explain_unsuited()), self._begun)
 
     def _explain_unsuited(self) -> str:
-        """Return why the highlighted recipe would not start here; empty where it may."""
         suited = self.choice.suited(self._recipe) if self._recipe else None
         return suited.why if suited and suited.suits is Suitability.NO else ""
 
@@ -537,7 +535,7 @@ class LaunchScreen(SizedScreen[None]):
             self._recipes.unfold()
 
     def action_check(self, launching: bool) -> None:
-        """Show the checks of the plan; a launch continues when none fails."""
+        """Show the checks of the plan; when launching, launch if none fails."""
         from dflash_tui.tui.dialogs.doctor import Doctor
 
         if (recipe := self._recipe) is None:
@@ -559,7 +557,7 @@ class LaunchScreen(SizedScreen[None]):
         self.app.push_screen(doctor, launch)
 
     def _plan(self) -> PlannedLaunch | None:
-        """Return the plan of the highlighted recipe; None, and why on the screen, where it cannot be planned."""
+        """Return the plan of the highlighted recipe; show the error and return None if planning fails."""
         try:
             return self.choice.plan(self._recipe) if self._recipe else None
         except DflashError as error:
@@ -568,11 +566,11 @@ class LaunchScreen(SizedScreen[None]):
 
     @cached_property
     def entries(self) -> Entries:
-        """All recipes; a replay that is left without looking at them never reads them."""
+        """All recipes; loaded on first use, so a replay without the launch screen never reads them."""
         return self.load()
 
     def action_drafters(self) -> None:
-        """List pairs, and make a recipe of the one that is chosen."""
+        """Choose a target and drafter from a list, and make a recipe of them."""
         from dflash_tui.presentation.recipe_text import choose_place
         from dflash_tui.tui.dialogs.drafters import DrafterDialog
 
@@ -584,7 +582,7 @@ class LaunchScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="derive")
     async def derive(self, target: str, drafter: str, method: Method | None) -> None:
-        """Make a recipe of a pair by what its models say themselves, and highlight it."""
+        """Make a recipe from the models' own configuration files, and highlight it."""
         from dflash_tui.launch import recipe_files
         from dflash_tui.presentation import recipe_text
 
@@ -599,13 +597,12 @@ class LaunchScreen(SizedScreen[None]):
         self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
 
     def _show_new(self, name: str, entries: Entries) -> None:
-        """List the recipes again, and highlight one that was written."""
         self.entries = entries
         self.query_one(RecipeList).reload(entries)
         self.query_one(RecipeList).choose(name)
 
     def action_keep(self) -> None:
-        """Write a recipe of what is chosen for the highlighted one, and highlight that."""
+        """Write the current selection as a new recipe, and highlight it."""
         from dflash_tui.launch import recipe_files
 
         if planned := self._plan():
@@ -619,7 +616,7 @@ class LaunchScreen(SizedScreen[None]):
             self.notify(f"written to {path}", markup=False)
 
     def action_hosts(self) -> None:
-        """Choose the hosts of the recipe that is shown."""
+        """Choose the other hosts of the highlighted recipe."""
         from dflash_tui.tui.dialogs.hosts import PeerDialog, list_used_hosts
 
         if not (recipe := self._recipe):
@@ -635,19 +632,19 @@ class LaunchScreen(SizedScreen[None]):
         self.app.push_screen(PeerDialog(self.choice.request(recipe).peers, used), choose)
 
     def ask_hosts(self, plan: Plan) -> None:
-        """Ask the other hosts of a plan that is shown what they would run, unless they were asked."""
+        """Survey the other hosts of a plan, unless it was just surveyed."""
         if self.is_active and self.hosts.wants(plan):
             self._survey_hosts(plan)
 
     def has_hosts(self, plan: Plan) -> bool:
-        """Whether the other hosts of a plan have answered, if it takes any; if not, say so."""
+        """Return True if all hosts of a plan have answered; otherwise notify."""
         if self.hosts.is_unreached(plan):
             self.notify(f"no answer from {', '.join(plan.relaunch_request.peers)} yet", severity="warning")
             return False
         return True
 
     def is_alone(self, plan: Plan) -> bool:
-        """Whether a plan takes this machine only, as what is measured has to; if not, say so."""
+        """Return True if a plan is single-host (required for experiments); otherwise notify."""
         if plan.relaunch_request.peers:
             where = f"dflash-tui ab {plan.recipe} --peer {plan.relaunch_request.peers[0]}"
             self.notify(f"the panel measures this machine alone (h); over hosts: {where}", severity="warning")
@@ -656,7 +653,7 @@ class LaunchScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="hosts")
     async def _survey_hosts(self, plan: Plan) -> None:
-        """Ask the other hosts about a plan when it has been looked at for a moment."""
+        """Survey the other hosts once the plan has been shown for a moment."""
         self.hosts.begin(plan)
         await asyncio.sleep(_HOSTS_SETTLED)
         await self.hosts.survey(plan, self.choice, self.draw)
@@ -664,7 +661,6 @@ class LaunchScreen(SizedScreen[None]):
             self._offer_program(missing)
 
     def _offer_program(self, error: NeedsProgram) -> None:
-        """Ask whether this program is to be installed on a host, and ask that host again when it was."""
         from dflash_tui.tui.dialogs.hosts import ProgramDialog
 
         def ask_again(installed: bool | None) -> None:

@@ -1,6 +1,6 @@
-"""Two arms of an A/B write the same answer as fast as they did: what is played, and the screen that plays it.
+"""Plays the saved answers of two arms of an A/B at their recorded speed.
 
-Of each arm the request of median speed is played. Its text is spread evenly over its tokens, which come when they came.
+The request of median speed is played for each arm. Its text is spread evenly over its tokens, which arrive as recorded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Found = TypeVar("Found")
 
 
 class PlayedAnswer(NamedTuple):
-    """An answer with the arrivals of its tokens."""
+    """An answer with the arrival times of its tokens."""
 
     boot: Boot
     done: RequestDone
@@ -54,7 +54,7 @@ class PlayedAnswer(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """When its last token comes."""
+        """The arrival of the last token, in seconds."""
         return self.kept.arrivals[-1][0] / 1000
 
     def measure_speed(self) -> float:
@@ -62,12 +62,12 @@ class PlayedAnswer(NamedTuple):
         return self.done.decode_tok_s or 0.0
 
     def count_tokens(self, at: float) -> int:
-        """Return how many of its tokens have come by `at`, in seconds."""
+        """Return the number of tokens that have arrived by `at` seconds."""
         place = bisect_right(self.kept.arrivals, 1000 * at, key=lambda mark: mark[0])
         return self.kept.arrivals[place - 1][1] if place else 0
 
     def measure_output(self, at: float) -> float:
-        """Return its tokens per second since the request was sent, TTFT included."""
+        """Return tokens per second since the request was sent, TTFT included."""
         return self.count_tokens(at) / min(at, self.seconds) if at else 0.0
 
 
@@ -80,7 +80,7 @@ class PlayedPair(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """When both are written."""
+        """The end of the slower answer, in seconds."""
         return max(self.a.seconds, self.b.seconds)
 
     def measure_ratio(self, at: float) -> float | None:
@@ -90,7 +90,7 @@ class PlayedPair(NamedTuple):
 
 
 def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[KeptAnswer]) -> list[PlayedPair]:
-    """Return a pair for each prompt that two arms have answered."""
+    """Return a pair for each prompt that both arms answered."""
     texts = {(line.run, PromptKey(line.kind, line.streams, line.round)): line for line in answers}
     arms = []
     for arm in (a, b):
@@ -107,7 +107,7 @@ def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[K
 
 
 class PlaybackScreen(SizedScreen[None]):
-    """Plays the answers of two arms prompt by prompt, from that of median ratio on; raises UsageError without any."""
+    """Plays the answers of two arms by prompt, starting at the median ratio; raises UsageError if there are none."""
 
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
@@ -139,7 +139,7 @@ class PlaybackScreen(SizedScreen[None]):
 
     @property
     def pair(self) -> PlayedPair:
-        """What is played."""
+        """The pair being played."""
         return self.pairs[self.place]
 
     def compose(self) -> ComposeResult:
@@ -169,7 +169,7 @@ class PlaybackScreen(SizedScreen[None]):
 
     @while_open
     def draw(self) -> None:
-        """Show how far both answers are."""
+        """Draw both answers at the current position."""
         pair, at, width = self.pair, self.clock.position, self.size.width - 2
         self.query_one("#status", Display).show(render_report_head(self.report, self.size.width))
         self.query_one("#player", Display).show(self._render_clock(width))
@@ -236,7 +236,7 @@ class PlaybackScreen(SizedScreen[None]):
 
 
 def _find(choices: dict[str, Found], name: str, what: str) -> Found:
-    """Return the choice of a name, the first one without a name."""
+    """Return the choice called `name`, or the first if `name` is empty; raise UsageError if there is none."""
     if choices and name in {"", *choices}:
         return choices[name or next(iter(choices))]
     hint = f"there are: {', '.join(choices)}" if choices else "the verdict comes at the end"

@@ -1,4 +1,4 @@
-"""The screen of an experiment's report: the verdict first, then arms, prompts, starts, and what speaks against it."""
+"""The screen of an experiment's report: verdict, arms, prompts, starts, caveats."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepSta
 
 
 class ReportPane(Static):
-    """Parts of a report, redrawn whenever the width of the pane changes."""
+    """Parts of a report, redrawn when the pane's width changes."""
 
     parts: tuple[Part, ...] = ()
 
@@ -74,19 +74,19 @@ class ReportPane(Static):
         super().__init__(id=id, markup=False, classes="pane")
 
     def show(self, parts: Sequence[Part]) -> None:
-        """Replace what is shown."""
+        """Replace the parts."""
         self.parts = tuple(parts)
         self.on_resize()
 
     def on_resize(self) -> None:
         content = to_content(self.parts, max(_NARROWEST, self.content_region.width))
-        if content != self.content:  # a pane that measures itself may keep its earlier height
+        if content != self.content:  # a pane with automatic height may keep its old height
             self.update(content)
             self.styles.height = content.plain.count("\n") + 1 + self.gutter.height
 
 
 class VerdictScreen(SizedScreen[None]):
-    """Shows the report of one experiment; of several comparisons one at a time."""
+    """Shows the report of an experiment, one comparison at a time."""
 
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
@@ -107,7 +107,7 @@ class VerdictScreen(SizedScreen[None]):
 
     @dataclass
     class Boots(Message):
-        """The boots of this experiment are to be shown."""
+        """Asks the app to show the boots of an experiment."""
 
         identity: str
 
@@ -116,7 +116,7 @@ class VerdictScreen(SizedScreen[None]):
         self.report, self.place, self.has_details = report, 0, False
 
     def begin(self, report: ExperimentReport) -> None:
-        """Show this report, from its first comparison on."""
+        """Show a report, starting with its first comparison."""
         self.report, self.place = report, 0
         if self.is_mounted:
             self.draw()
@@ -152,13 +152,13 @@ class VerdictScreen(SizedScreen[None]):
 
     @property
     def comparison(self) -> Comparison | None:
-        """The comparison that is shown, None when there is none."""
+        """The comparison on screen; None if the report has none."""
         comparisons = self.report.comparisons if self.report else ()
         return comparisons[self.place % len(comparisons)] if comparisons else None
 
     @while_open
     def draw(self) -> None:
-        """Show the report, or that there is none."""
+        """Show the report, or that none exists."""
         if self.report is None:
             self.query_one("#status", Display).show(
                 Content.assemble(("○ ", "$foreground"), ("no A/B has finished yet", "bold"))
@@ -193,14 +193,13 @@ class VerdictScreen(SizedScreen[None]):
         self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
 
     def _name_keys(self, answer: Sequence[Part], comparison: Comparison) -> list[Part]:
-        """Return the answer with the keys of this screen in place of the commands that say what to do next."""
+        """Replace the commands for the next step by this screen's keys."""
         step = verdict_text.format_next_step(self.report, comparison, add="+", share="s") if self.report else ""
         if step and self._find_winner() is not None:
             step += "; keep the faster one as a recipe: k"
         return [Note(step, "→") if isinstance(part, Note) and part.mark == "→" else part for part in answer]
 
     def _find_winner(self) -> int | None:
-        """Return the arm that was shown to be faster, None where none was."""
         winners = {Verdict.FASTER: "b", Verdict.SLOWER: "a"}
         side = winners.get(self.comparison.word) if self.comparison and self.report and self.report.design.id else None
         return getattr(self.comparison, side) if side else None
@@ -261,7 +260,7 @@ class VerdictScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="answers")
     async def show_answers(self, report: ExperimentReport, comparison: Comparison) -> None:
-        """Show the answers that were kept of two arms, or say that none were."""
+        """Show the saved answers of two arms, or notify that there are none."""
         pairs = await asyncio.to_thread(_read_pairs, report, comparison)
         if not pairs:
             self.notify("no answers were kept of this A/B", timeout=5)
@@ -290,7 +289,7 @@ class VerdictScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="keep")
     async def keep(self, report: ExperimentReport, outcome: TuneOutcome) -> None:
-        """Write an arm as a recipe of the user's own."""
+        """Write an arm as a new recipe."""
         progress = store.read_progress(store.experiment_folder(report.design.id))
         await keep_as_recipe(self, progress, outcome, tuner.choose_name(report.design.recipe))
 
@@ -300,7 +299,7 @@ class VerdictScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="drive")
     async def extend(self, design: Design) -> None:
-        """Add boots in a driver of its own after asking, and show them."""
+        """Add boots in a new driver process after asking, and show them."""
         what = f"{_ADDED_BOOTS} boots of each arm are launched, one after the other, and all boots are judged again."
         question = Confirm("Add boots?", what, "add them", "leave it as it is")
         if not await self.app.push_screen_wait(question) or not await confirm_design(self.app, design):

@@ -1,4 +1,4 @@
-"""What every screen has: lines of text, lists, fields, the row of keys."""
+"""Widgets that every screen uses: text lines, lists, fields, the footer."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from dflash_tui.common.formatting import (
 Result = TypeVar("Result")
 NEEDS = (60, 18)
 MUTED = "$foreground 60%"
-# The same for rows of a list: it contrasts with the cursor's background, too.
+# For rows of a list: readable on the cursor's background as well.
 MUTED_ROW = "auto 70%"
 
 
 class Display(Static):
-    """A `Static` whose lines are cut where they are too long, unless the style sheet wraps them."""
+    """A `Static` that truncates long lines unless the style sheet wraps them."""
 
     DEFAULT_CSS = "Display { text-wrap: nowrap; text-overflow: ellipsis; }"
 
     def show(self, content: Content) -> None:
-        """Replace the content; the screen is laid out again only if the number of lines may change."""
+        """Replace the content; lay out again only if the number of lines may change."""
         if content != self.content:
             taller = content.plain.count("\n") != str(self.content).count("\n")
             self.update(content, layout=taller or self.styles.text_wrap == "wrap")
 
 
 class Keys(Footer):
-    """Textual's row of keys, without blanks around them; help lists all keys, also where there is no room."""
+    """Textual's footer without padding; the help lists the keys that do not fit."""
 
     def __init__(self) -> None:
         super().__init__(show_command_palette=False, compact=True)
         self.keys: list[tuple[str, str, bool]] = []
 
     def compose(self) -> ComposeResult:
-        """Yield the keys, compact from the start: Textual would apply the styles of each twice."""
+        """Yield the keys, compact from the start: otherwise Textual applies the styles of each twice."""
         for key in super().compose():
             yield key.add_class("-compact", update=False)
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
-        """Recreate the row where its keys changed: each is a widget."""
+        """Rebuild the footer only if its keys changed: each is a widget."""
         active = screen.active_bindings.values()
         keys = [(each.binding.key, each.binding.description, each.enabled) for each in active if each.binding.show]
         if keys != self.keys:
@@ -73,15 +73,15 @@ class Keys(Footer):
         self.call_after_refresh(self.hide_cut)
 
     def hide_cut(self) -> None:
-        """Hide the key that the right edge would cut."""
+        """Hide a key that the right edge would cut."""
         for key in self.children:
             key.visible = key.virtual_region.right <= self.size.width
 
 
 def join_fitting(parts: Iterable[Content], width: int) -> Content:
-    """Return the parts that fit into `width` cells beside each other, the most important first.
+    """Return the parts that fit into `width` cells side by side, the most important first.
 
-    The first that does not fit is left out whole, and so is what follows it; the very first is always there.
+    The first part is always kept; from the first one that does not fit, all are dropped.
     """
     line: Content | None = None
     for part in parts:
@@ -92,10 +92,10 @@ def join_fitting(parts: Iterable[Content], width: int) -> Content:
 
 
 class MarkedList(OptionList):
-    """A list with marks in colours; under the cursor, whose background these were not chosen for, in its own colour."""
+    """A list with coloured marks; the highlighted row uses the cursor's text colour, for contrast."""
 
     def render_line(self, y: int) -> Strip:
-        """Return a line, in the colour of the cursor where it is highlighted."""
+        """Return a line; the highlighted one in the cursor's colour."""
         strip = super().render_line(y)
         if self.highlighted is None or not any(self._is_highlighted(segment) for segment in strip):
             return strip
@@ -107,18 +107,18 @@ class MarkedList(OptionList):
 
 
 class TextField(Input):
-    """An `Input` that is shown while something is typed; what was in it is selected, so that letters replace it."""
+    """An `Input` that is shown while the user types; opening it selects its text."""
 
     def open(self) -> None:
-        """Show it and give it the focus at once: what is typed right behind is for it."""
+        """Show it and focus it at once, so that it receives the next key."""
         self.display = True
         self.screen.set_focus(self)
 
 
 class SizedScreen(Screen[Result]):
-    """A screen that heeds the last size of the terminal alone.
+    """A screen that handles only the last of several pending terminal sizes.
 
-    Of two sizes that wait for it each would have it lay itself out and tell itself its size, for ever.
+    Two pending sizes would otherwise trigger each other for ever.
     """
 
     @on(Resize)
@@ -136,7 +136,7 @@ class TooSmall(Widget):
 
 
 def render_error(what: str, evidence: str, do: str) -> Content:
-    """Return an error of ours: what happened, the line that shows it and what to do about it."""
+    """Return an error in rows: what happened, the evidence, the hint."""
     rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
     rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
     rows += [Content.assemble(("→ ", "bold $primary"), name_commands(do))] if do else []
@@ -144,7 +144,7 @@ def render_error(what: str, evidence: str, do: str) -> Content:
 
 
 def list_broken_options(broken: Mapping[str, str], width: int) -> list[Option]:
-    """Return a row of `width` cells for each thing that cannot be used, with the reason; none can be chosen."""
+    """Return a disabled row for each unusable item, with the reason."""
     rows = (f"{name}  {reason}" for name, reason in broken.items())
     return [Option(Content.assemble(("✗ ", "$error"), truncate(row, width - 2)), disabled=True) for row in rows]
 
@@ -155,7 +155,7 @@ Given = ParamSpec("Given")
 
 
 def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], None]:
-    """Return an `on_mount` that does without children, as Textual calls it while the panel closes, too."""
+    """Skip an `on_mount` whose widget has no children: Textual also calls it while the panel closes."""
 
     @functools.wraps(mount)
     def mount_if_composed(widget: Composed) -> None:
@@ -163,7 +163,7 @@ def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], Non
             return
         try:
             mount(widget)
-        except NoMatches:  # of its children some are there
+        except NoMatches:  # only some of its children are mounted
             if widget.app.is_running:
                 raise
 
@@ -171,7 +171,7 @@ def once_composed(mount: Callable[[Composed], None]) -> Callable[[Composed], Non
 
 
 def while_open(draw: Callable[Concatenate[Opened, Given], None]) -> Callable[Concatenate[Opened, Given], None]:
-    """Return a `draw` that may come when parts of its screen are missing: a worker draws while the panel closes."""
+    """Skip a `draw` whose widgets are missing: workers may draw while the panel closes."""
 
     @functools.wraps(draw)
     def draw_if_open(widget: Opened, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
@@ -185,9 +185,9 @@ def while_open(draw: Callable[Concatenate[Opened, Given], None]) -> Callable[Con
 
 
 def each_in_turn(begin: Callable[[], Worker[Any]]) -> Callable[[], None]:
-    """Return what a timer calls to begin work again: not before the last it began is over.
+    """Return a timer callback that skips `begin` while its last worker is running.
 
-    Work that takes longer than the interval, as from a slow disk, would be cancelled by its successor each time.
+    Otherwise work that takes longer than the interval, as on a slow disk, would always be cancelled by its successor.
     """
     begun: list[Worker[Any]] = []
 

@@ -1,7 +1,7 @@
-"""Time series in a widget: plotext draws, Textual owns the pixels.
+"""Time series in a widget, drawn by plotext.
 
-plotext 6 draws in C++ and answers bad input with abort(), not with an exception: a NaN, an infinity or a point
-outside the limits takes the process down. Everything passes through `fit` first, which yields only finite values
+plotext 6 draws in C++ and calls abort() on bad input instead of raising an exception: a NaN, an infinity or a point
+outside the limits kills the process. All values pass through `fit_columns` first, which yields only finite values
 inside the limits, at most one per column.
 """
 
@@ -31,13 +31,13 @@ from dflash_tui.vllm_output.metrics import Rates
 
 _HUGE = 1e15
 _AXIS = 6
-# Lines differ in shape too, not in colour alone: what each line after the first is drawn with.
+# The characters of the second and later lines: lines differ in shape, not only in colour.
 _SHAPES = ("•", "+")
 
 
 @cache
 def load_plotext() -> ModuleType:
-    """Return plotext, told once what no drawing changes; its 0.1 s of import are spared the first paint."""
+    """Import and configure plotext; deferred because the import takes 0.1 s."""
     module = importlib.import_module("plotext")
     module.terminal.limit(False, False)
     for axis in (0, 1):
@@ -46,12 +46,12 @@ def load_plotext() -> ModuleType:
 
 
 def choose_marker() -> str:
-    """Return plotext's marker: braille, or quadrant blocks where the font has no braille (pictures)."""
+    """Return plotext's marker: braille, or quadrant blocks for fonts without braille (pictures)."""
     return "hd" if os.environ.get("DFLASH_TUI_MARKER") in {"block", "hd"} else "braille"
 
 
 def fit_columns(values: Sequence[float], columns: int, low: float, high: float) -> Iterator[tuple[float, float]]:
-    """Yield (x, mean) for each column that holds a finite value, clamped to the limits."""
+    """Yield (x, mean) for each column with a finite value, clamped to the limits."""
     step = max(1.0, len(values) / max(1, columns))
     start = 0.0
     while start < len(values):
@@ -63,9 +63,9 @@ def fit_columns(values: Sequence[float], columns: int, low: float, high: float) 
 
 
 def split_line(points: Sequence[tuple[float, float]], gap: float, step: float) -> Iterator[list[tuple[float, float]]]:
-    """Yield the pieces of a line between gaps wider than `gap`, without the points inside a level stretch.
+    """Yield the pieces of a line between gaps wider than `gap`, dropping interior points of flat stretches.
 
-    Points are level when they differ by less than `step`, which is what a dot can show; each costs plotext 50 µs.
+    Points that differ by less than `step`, the height of a dot, are flat; each point costs plotext 50 µs.
     """
     piece: list[tuple[float, float]] = []
     for x, y in points:
@@ -90,7 +90,7 @@ def round_axis_limit(value: float) -> float:
 
 
 def choose_ticks(top: float, parts: int) -> list[float]:
-    """Return where an axis from 0 to `top` is labelled: parts of a round top, else round numbers below it."""
+    """Return the tick positions of an axis from 0 to `top`: fractions of a round top, else round numbers."""
     step = top / parts if math.isclose(round_axis_limit(top), top) else round_axis_limit(top / (parts + 1))
     return [step * part for part in range(parts + 1) if step * part <= top * (1 + 1e-9)]
 
@@ -99,7 +99,7 @@ NOTHING_YET = "nothing measured yet"
 
 
 class ChartLine(NamedTuple):
-    """A line of a chart: its values, the theme variable of its colour and its name in the title."""
+    """A line of a chart: values, theme variable of its colour, name in the title."""
 
     values: Sequence[float]
     color: str
@@ -107,9 +107,9 @@ class ChartLine(NamedTuple):
 
 
 class Chart(Widget):
-    """Draws lines from zero up.
+    """Draws lines on an axis from zero.
 
-    `top` is the least height of the axis, or its exact height when `fixed`. `nothing` is said while no value is known.
+    `top` is the minimum height of the axis, or its exact height if `fixed`. `nothing` is shown while no value is known.
     """
 
     DEFAULT_CSS = "Chart { width: 1fr; height: 1fr; }"
@@ -132,15 +132,15 @@ class Chart(Widget):
 
     @property
     def columns(self) -> int:
-        """How many values one row of the drawing can tell apart."""
+        """The number of values that one row can show."""
         return max(1, self.size.width - _AXIS)
 
     def show(
         self, lines: Sequence[ChartLine], span: float, top: float | None = None, labels: Sequence[str] = ()
     ) -> None:
-        """Replace the lines; `span` is the seconds that the time axis covers, NaN leaves a gap.
+        """Replace the lines; `span` is the seconds of the time axis, NaN leaves a gap.
 
-        With `labels` the axis is none of time: each value has its own, as far as there is room.
+        With `labels` the axis is labelled with them instead of time, as far as they fit.
         """
         self.lines, self.span, self.top, self.labels = lines, span, top or self.top, tuple(labels)
         named = [(shape or "━", line) for shape, line in zip(_shapes(len(lines)), lines, strict=True) if line.name]
@@ -149,14 +149,14 @@ class Chart(Widget):
         self.refresh()
 
     def rename(self, title: str, nothing: str) -> None:
-        """Give it another title and another text for no values, which the next `show` draws."""
+        """Set the title and the text for no values, for the next `show`."""
         self.title, self.nothing = title, nothing
 
     def render(self) -> RenderResult:
         return self.draw(*self.size)
 
     def draw(self, width: int, height: int) -> Text | Content:
-        """Return the drawing, in the given cells and rows."""
+        """Return the drawing in `width` cells and `height` rows."""
         if width <= 10 or height <= 2:
             return Content("")
         top = self._height()
@@ -165,7 +165,7 @@ class Chart(Widget):
         return Text.from_ansi(self._plot(width, height, top), no_wrap=True)
 
     def _height(self) -> float | None:
-        """Return where the axis ends; None while no value is known."""
+        """Return the upper limit of the axis; None if no value is known."""
         peaks = [value for line in self.lines for value in line.values if math.isfinite(value)]
         if not peaks:
             return None
@@ -176,10 +176,10 @@ class Chart(Widget):
         if background.ansi is None:
             ink = _rgb(self.app.theme_variables["foreground"], background, 0.55)
             library.add_theme("app", canvas=background.rgb, text=library.pixel(ink, background.rgb))
-        else:  # nobody knows what the terminal's own colours are, so nothing can be blended with them
+        else:  # the terminal's own colours are unknown, so nothing can be blended with them
             library.add_theme("app", canvas=None, text=None)
         figure = library.figure
-        figure.clear.data()  # all else is set anew below, each time
+        figure.clear.data()  # everything else is set again below
         figure.plot_size(width, height)
         figure.theme("app")
         last = max(max(len(line.values) for line in self.lines) - 1, 1)
@@ -188,13 +188,13 @@ class Chart(Widget):
         figure.ruler("y").ticks(marks, [_format_tick(mark) for mark in marks])
         figure.ruler("x").lim(0, last)
         figure.ruler("x").ticks(*self._below(width, last))
-        # The first line is the one that matters: it is drawn last, over the others.
+        # The first line is the most important, so it is drawn last, over the others.
         for line, shape in reversed(list(zip(self.lines, _shapes(len(self.lines)), strict=True))):
             self._line(line, shape or choose_marker(), width, top, background)
         return str(figure.build().string())
 
     def _below(self, width: int, last: int) -> tuple[list[float], list[str]]:
-        """Return where the axis below is labelled, and how."""
+        """Return the tick positions and labels of the x axis."""
         if self.labels:
             every = -(-sum(len(label) + 2 for label in self.labels) // max(1, width - _AXIS))
             places = range(0, min(last + 1, len(self.labels)), every)
@@ -221,7 +221,7 @@ class Chart(Widget):
 
 
 def _shapes(count: int) -> list[str]:
-    """Return what each of so many lines is drawn with; nothing is the finest that the font has."""
+    """Return the characters of `count` lines; "" is the finest marker of the font."""
     return ["", *(_SHAPES[place % len(_SHAPES)] for place in range(count - 1))][:count]
 
 
@@ -233,7 +233,7 @@ def _rgb(color: str, background: Color, alpha: float) -> tuple[int, int, int]:
     return background.blend(Color.parse(color), alpha).rgb
 
 
-# The order in which a key goes through them where there is room for one only.
+# The order in which a key cycles through them if only one fits.
 NAMES = ("tok_s", "acceptance", "memory", "gpu")
 GPU_LOAD, _CPU_LOAD = "GPU %", "CPU %"
 _A, _B, _C = "series-a", "series-b", "series-c"
@@ -242,7 +242,7 @@ _A, _B, _C = "series-a", "series-b", "series-c"
 def build_chart_lines(
     state: RunState, now: float, span: float, columns: int
 ) -> dict[str, tuple[list[ChartLine], float | None]]:
-    """Return the lines of each chart over the last `span` seconds, and the height of its axis, or None to keep it."""
+    """Return the lines of each chart over the last `span` seconds, and its axis limit or None to keep it."""
     rates = state.readings.columns(now, span, columns)
     return {
         "tok_s": (_speeds(rates), None),
@@ -259,19 +259,19 @@ def _numbers(rates: Sequence[Rates | None], value: Callable[[Rates], float | Non
 
 def _speeds(rates: Sequence[Rates | None]) -> list[ChartLine]:
     generated, read = _numbers(rates, lambda r: r.tok_s), _numbers(rates, lambda r: r.prefill_s)
-    # Prompts are read much faster than answers are made, and would flatten their line.
+    # Prefill is much faster than decode and would flatten its line.
     by = round_axis_limit(max(1.0, _peak(read) / max(_peak(generated), 10.0)))
     name = "prefill" if by == 1 else f"prefill ÷ {by:g}"
     return [ChartLine(generated, _A, "generation"), ChartLine([value / by for value in read], _C, name)]
 
 
 def _acceptance(rates: Sequence[Rates | None]) -> list[ChartLine]:
-    """Return acceptance in per cent; the acceptance length says the same on another scale and has its tile."""
+    """Return acceptance in per cent; the acceptance length is redundant and has its own tile."""
     return [ChartLine(_numbers(rates, lambda r: None if r.acceptance is None else r.acceptance * 100), _B)]
 
 
 def _memory(state: RunState, now: float, span: float, columns: int) -> tuple[list[ChartLine], float | None]:
-    """Return GiB in use, and how full the KV cache is, full being the top."""
+    """Return memory in use in GiB, and KV cache usage scaled so that a full cache reaches the top."""
     last = state.memory[-1] if state.memory else None
     top = last.total / GIB if last else 1.0
     used = sample_series(state.memory, now, span, columns, lambda sample: sample.used / GIB)
@@ -297,7 +297,7 @@ def _memory_of_all(sample: GpusSampled) -> float | None:
 
 
 def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLine]:
-    """Return power and clock in per cent of their limits, and °C: of several GPUs all, the slowest, the hottest."""
+    """Return power and clock in per cent of their limits, and °C: the sum, minimum and maximum over the GPUs."""
     if not state.gpus:
         return []
     last = state.gpus.latest(now, MAX_GAP)
@@ -318,15 +318,15 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLi
 
 
 def name_load_chart(state: RunState, plan: Plan | None) -> str:
-    """Return the title of the chart that shows how busy the GPUs are, or the processors where there is none.
+    """Return the title of the load chart: GPUs, or CPU cores if there are none.
 
-    A plan for the CPU tells it before the first sample does.
+    A plan for the CPU decides before the first sample.
     """
     return _CPU_LOAD if not state.gpus and (state.processors or (plan and plan.on_cpu)) else GPU_LOAD
 
 
 def _processors(state: RunState, now: float, span: float, columns: int) -> list[ChartLine]:
-    """Return the processors that the server keeps busy, in per cent of those that it may run on."""
+    """Return the CPU cores kept busy by the server, in per cent of those it may use."""
     if not state.processors:
         return []
     last = state.processors.latest(now, MAX_GAP)
@@ -352,7 +352,7 @@ def _degrees(gpus: Sequence[GpuLoad]) -> float | None:
 
 
 def _sum(values: Sequence[float | None], by: float = 1.0) -> float | None:
-    """Return the sum of values times `by`, None unless all are known."""
+    """Return the sum of `values` times `by`; None if any is unknown."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) * by if numbers and len(numbers) == len(values) else None
 

@@ -1,4 +1,4 @@
-"""The figures of a running server: tiles, the strip of requests, acceptance per position, measured requests."""
+"""The figures of a running server: tiles, recent requests, acceptance per position, measured requests."""
 
 from __future__ import annotations
 
@@ -42,42 +42,42 @@ from dflash_tui.vllm_output.metrics import Quantile, Rates, estimate_quantile
 
 RECENT = 10.0
 NEWEST = 5
-"""The requests whose median is the speed of the newest."""
+"""The number of newest requests whose median is the displayed speed."""
 _LEAST_FOR_PERCENTILES = 20
 _LEAST_COLUMNS = 18
-_TIGHT = 4  # cells that a row may be short of before a tile is left out
-_LOGGED_OFTEN = 20.0  # vLLM logs speculation every ten seconds while it answers
-_UNTOLD = "–"  # of a bucket that begins at zero, which tells no time
+_TIGHT = 4  # cells that a row may lack before a tile is dropped
+_LOGGED_OFTEN = 20.0  # seconds; vLLM logs speculation metrics every 10 s while it generates
+_UNTOLD = "–"  # for a bucket that starts at zero
 
 
 class Tile(NamedTuple):
     """One figure above the charts."""
 
     name: str
-    """What it is; no two names begin with the same word."""
+    """The tile's label; no two labels begin with the same word."""
     value: str
     """The figure with its unit, or a dash."""
     note: str = ""
-    """What stands beside the value where there is room."""
+    """Text shown beside the value if there is room."""
     short: str = ""
-    """The name where name and value are on one line."""
+    """The label when label and value share one line."""
     columns: int = 16
-    """How many of 80 columns the tile takes there."""
+    """The tile's width in a row of 80 columns."""
     good: bool = True
-    """Whether the figure is as it should be; one that is not is drawn as an error."""
+    """False if the figure is bad and is drawn as an error."""
     rank: int = 0
-    """Where there is no room for all of a row, the tiles of the highest ranks are left out first."""
+    """On narrow terminals tiles are dropped in descending rank; rank 0 is never dropped."""
     dim: bool = False
-    """Whether the figure is of earlier, or of another set-up."""
+    """Whether the figure is old or belongs to another set-up."""
 
     @property
     def style(self) -> str:
-        """How the figure is drawn."""
+        """The Textual style of the figure."""
         return "bold $error" if not self.good else MUTED if self.dim else "bold"
 
 
 def build_speed(state: RunState, now: float) -> Tile:
-    """Return the decode speed of the newest requests: their median, dimmed and with its age while none runs."""
+    """Return the median decode speed of the newest requests; dimmed, with its age, when idle."""
     newest = [request for request in state.finished.requests if request.tok_s and not request.failed][-NEWEST:]
     if not newest:
         return Tile("decode tok/s", UNKNOWN, "no request yet", "decode tok/s", 17)
@@ -90,9 +90,10 @@ def build_speed(state: RunState, now: float) -> Tile:
 
 
 def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, span: float) -> list[list[Tile]]:
-    """Return two rows of figures of the last ten seconds, else of the window.
+    """Return two rows of tiles over the last ten seconds, falling back to the window.
 
-    `tokens` are drafted per step, `span` is the window in seconds. A server that is silent has no current figures.
+    `tokens` is the number of drafted tokens per step, `span` the window in seconds. A silent server has no current
+    figures.
     """
     last = state.readings.latest(now, MAX_GAP) if state.exit is None else None
     recent = state.window(RECENT, now) if last else None
@@ -135,7 +136,7 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
 
 
 def _build_logged(logged: SpeculationLogged, most: str, now: float) -> tuple[Tile, Tile]:
-    """Return what the log says of speculation, where /metrics says nothing: of ten seconds that ended some time ago."""
+    """Return tiles from vLLM's log (ten-second averages), used when /metrics has no speculation counters."""
     age = max(0.0, now - logged.at)
     source = "by the log" if age < _LOGGED_OFTEN else f"by the log, {format_duration(age)} ago"
     share = logged.accepted / logged.drafted if logged.drafted else None
@@ -146,7 +147,6 @@ def _build_logged(logged: SpeculationLogged, most: str, now: float) -> tuple[Til
 
 
 def _build_queue(last: CounterReading | None, window: Rates | None) -> Tile:
-    """Return how many requests run and wait, and how many were preempted in the window."""
     if last is None:
         return Tile("run/wait/preempt", UNKNOWN, "", "queue", 13)
     preempted = format_number(window.preemptions if window else None, 0)
@@ -164,9 +164,9 @@ def _build_memory(state: RunState, now: float) -> Tile:
 
 
 def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -> Tile | None:
-    """Return the run against the nearest published figures: the first that is outside its range, else the speed.
+    """Return the comparison with the nearest published figures: the first outside its range, else the speed.
 
-    Figures of another set-up are shown with what they are of, and nothing is judged by them.
+    Figures of another set-up are shown with its name and are not compared.
     """
     if plan is None or plan.synthetic:
         return None
@@ -177,7 +177,7 @@ def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -
     comparisons = compare_with_published(band, window, state.finished.requests, speculative=speculative)
     if band.set_up or not comparisons:
         name, bounds = list_published_ranges(band, speculative=speculative)[0]
-        of = band.set_up.replace(" profile", "")  # room for 23 cells
+        of = band.set_up.replace(" profile", "")  # fits into 23 cells
         value = f"{_format_bounds(name, *bounds)} {of}".rstrip()
         return Tile("published", value, name, "band", 23, rank=1, dim=bool(band.set_up))
     reading = next((reading for reading in comparisons if reading.position != "within"), comparisons[0])
@@ -191,7 +191,7 @@ def _format_bounds(name: str, low: float, high: float) -> str:
 
 
 def _list_measured(state: RunState, span: float, now: float, *, decoding: bool = False) -> list[float]:
-    """Return the seconds to the first token, or for each after it, of the measured requests in the window."""
+    """Return TTFT, or TPOT if `decoding`, of the measured requests in the window, in seconds."""
     done = [done for done in state.requests if done.kind not in OURS and now - span < done.at <= now]
     times = [1 / each.decode_tok_s if each.decode_tok_s else None for each in done] if decoding else [
         each.ttft for each in done
@@ -200,9 +200,9 @@ def _list_measured(state: RunState, span: float, now: float, *, decoding: bool =
 
 
 def _build_latency(name: str, columns: int, measured: list[float], histogram: Histogram | None, rank: int = 0) -> Tile:
-    """Return the median and the 95th percentile of the requests in the window, of fewer than 20 the longest.
+    """Return the median and p95 (the maximum below 20 requests) of the requests in the window.
 
-    Requests of other clients are known by the server's histogram only, the others by the client's clock.
+    Uses this client's timings, or the server's histogram if most requests came from other clients.
     """
     counted = round(sum(histogram.counts)) if histogram else 0
     exact = len(measured) * 2 >= counted and len(measured) > 0
@@ -225,7 +225,7 @@ def _build_latency(name: str, columns: int, measured: list[float], histogram: Hi
 
 
 def _format_bucket(value: Quantile | None) -> tuple[str, str]:
-    """Return a quantile as `85`, `ms` or `1.2`, `s`; a bound above the last bucket, nothing below the first."""
+    """Return a quantile as `85`, `ms` or `1.2`, `s`: `>` above the last bucket, a dash in the first."""
     if value is None or value.low == 0:
         return _UNTOLD, ""
     text, unit = _format_seconds(value.low if value.high is None else value.value)
@@ -239,7 +239,7 @@ def _format_seconds(seconds: float) -> tuple[str, str]:
 
 
 class Figures(Horizontal):
-    """The speed of the newest requests in large digits, and the other figures beside it."""
+    """The speed of the newest requests in large digits, with the other figures beside it."""
 
     def __init__(self) -> None:
         super().__init__(id="figures")
@@ -260,10 +260,10 @@ class Figures(Horizontal):
 
 
 class Tiles(Widget):
-    """The figures in two rows of equal columns, so that nothing jumps when a number grows.
+    """Two rows of tiles in equal columns, so that nothing moves when a number grows.
 
-    Each row takes two lines, names above values; in a widget of two lines name and value share one, and the speed is
-    the first.
+    Each row takes two lines, labels above values. If the widget is two lines high, label and value share a line and the
+    speed comes first.
     """
 
     rows: reactive[Sequence[Sequence[Tile]]] = reactive(())
@@ -297,7 +297,7 @@ class Tiles(Widget):
 
 
 def leave_out(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
-    """Return the tiles of a row that fit; half a tile says nothing."""
+    """Return the tiles that fit in a row, dropping those of the highest rank first."""
     tiles = list(row)
 
     def is_too_wide() -> bool:
@@ -310,7 +310,6 @@ def leave_out(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
 
 
 def _widths(shares: Sequence[int], width: int) -> list[int]:
-    """Return the widths of columns that share `width`."""
     ends = [width * end // max(1, sum(shares)) for end in accumulate(shares)]
     return [end - start for start, end in pairwise([0, *ends])]
 
@@ -331,16 +330,15 @@ def _short(tile: Tile, width: int) -> Content:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _NAME, _VALUE = 8, 8
 _LEAST_TO_VARY, _LEAST_VARIATION = 3, 0.1
-# Name, field, digits and colour of each row; the most important first, since there may be room for one only.
+# Label, field, digits and colour of each row; the most important first, in case only one fits.
 _ROWS = (("tok/s", "tok_s", 1, "$series-a"), ("AL", "acceptance_length", 2, "$series-b"),
          ("steps/s", "steps_s", 1, "$series-c"))  # fmt: skip
 
 
 class RequestStrip(Widget):
-    """A row of cells for each of tok/s, AL and steps/s that varies, the newest request at the right, then its value.
+    """One bar row each for tok/s, AL and steps/s if they vary: newest request on the right, then its value.
 
-    It is hidden where nothing varies. If the newest request has no value, that of the newest one with a value is shown,
-    muted.
+    Hidden if nothing varies. If the newest request has no value, the latest known value is shown, muted.
     """
 
     def __init__(self) -> None:
@@ -349,7 +347,7 @@ class RequestStrip(Widget):
         self.rows: list[tuple[str, str, int, str]] = []
 
     def show(self, requests: Sequence[FinishedRequest], cycle: SlowCycle | None) -> None:
-        """Replace the requests, oldest first, and the cycle that they show."""
+        """Replace the requests, oldest first, and the slow cycle found in them."""
         self.requests = requests
         self.rows = [row for row in _ROWS if cycle or _varies([getattr(request, row[1]) for request in requests])]
         self.set_class(not self.rows, "-flat")
@@ -369,7 +367,7 @@ class RequestStrip(Widget):
 
 
 def _varies(values: Sequence[float | None]) -> bool:
-    """Whether the requests differ by more than a tenth of their median, most of them known."""
+    """Return True if most values are known and their 10th to 90th percentile range exceeds a tenth of the median."""
     known = sorted(value for value in values if value is not None)
     if len(known) < _LEAST_TO_VARY or len(known) * 2 < len(values):
         return False
@@ -395,24 +393,24 @@ def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Fin
 
 
 def _cell(value: float | None, top: float) -> str:
-    """Return a block as high as the value against the highest; a dot when it is not known."""
+    """Return a block of proportional height; a dot if the value is unknown."""
     if value is None or top <= 0:
         return "·"
     return _BLOCKS[min(len(_BLOCKS) - 1, int(value / top * len(_BLOCKS)))]
 
 
-# More than fit on any screen; all of them would cost more with every request.
+# More than fit on any screen; drawing all would cost more with every request.
 REQUESTS_SHOWN = 60
-# The cells from which a table of requests has the column of tokens, and the one of how each ended.
+# The widths from which the requests table has a column for tokens and one for how each ended.
 _TOKENS_FROM, _END_FROM = 31, 37
 # The cells of a position's number and share, and those of a border beside its title.
 _LEAST_POSITION, _TITLE_EDGES = 8, 2
 
 
 class Positions(Widget):
-    """The share of steps in which each draft position was accepted, in as many columns as the height requires.
+    """The acceptance rate of each draft position, in as many columns as the height requires.
 
-    The first position that does not pay off is marked, and those after it are muted.
+    The first position that does not pay off is marked; later ones are muted.
     """
 
     shares: reactive[tuple[float | None, ...]] = reactive(())
@@ -422,11 +420,11 @@ class Positions(Widget):
         super().__init__(id="positions")
 
     def show(self, shares: Sequence[float | None], advice: DraftAdvice | None) -> None:
-        """Replace the shares, rounded to whole per cent, and the advice on how many tokens to draft."""
+        """Replace the rates, rounded to whole per cent, and the advice on `n`."""
         self.shares, self.advice = tuple(None if share is None else round(share, 2) for share in shares), advice
 
     def watch_advice(self) -> None:
-        """Name the advice in the title."""
+        """Update the title with the advice."""
         self._write_title()
 
     def on_resize(self) -> None:
@@ -472,7 +470,7 @@ def _format_advice(advice: DraftAdvice | None) -> str:
 
 
 class Requests(Widget):
-    """The last measured requests, one per row, and the one that is being sent; `none` is said while there is none."""
+    """The last measured requests, one per row, and the one being sent; `none` is shown if there are none."""
 
     requests: reactive[Sequence[RequestDone]] = reactive(())
     sending: reactive[str] = reactive("")
@@ -486,7 +484,7 @@ class Requests(Widget):
         self.none = none or hint
 
     def show(self, requests: Sequence[RequestDone], sending: str) -> None:
-        """Replace the requests; `sending` names the prompt that is being sent, or is empty."""
+        """Replace the requests; `sending` is the name of the prompt being sent, or ""."""
         self.requests, self.sending = requests, sending
 
     def render(self) -> RenderResult:

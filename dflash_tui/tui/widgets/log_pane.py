@@ -1,4 +1,4 @@
-"""The log of a run: levels, follow, search, and notes on warnings that are harmless."""
+"""The log of a run: levels, follow mode, search, and notes on harmless warnings."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _PIECE = 500
 
 
 class LogPane(ScrollView, can_focus=True):
-    """Shows the log lines of a run's state, those of `level` and worse; it follows unless the user scrolls or searches.
+    """Shows the log lines of `level` and worse; follows the end until the user scrolls or searches.
 
-    `!` marks a warning, `✗` an error, `~` a harmless line that looks like one, with the reason below the first.
+    `!` marks a warning, `✗` an error, `~` a harmless line that looks like one, with a note below its first occurrence.
     """
 
     BINDINGS: ClassVar = [
@@ -58,13 +58,13 @@ class LogPane(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="log")
         self.rows = LogRows()
-        self.folding = True  # unless something is searched for
+        self.folding = True  # a search unfolds all rows
         self.following = True
         self.words, self.at = "", -1
         self._matches: list[int] = []
         self._taken = 0
         self._state = RunState()
-        self._place: int | None = None  # the line to be shown at the top once it is read again
+        self._place: int | None = None  # the line to scroll to after re-reading
         self._far_logs: list[FarLog] = []
         self._rank = 0
 
@@ -77,7 +77,7 @@ class LogPane(ScrollView, can_focus=True):
         self._show_rank(0)
 
     def offer_ranks(self, run: Run) -> None:
-        """Offer the logs of the run's ranks on other hosts beside its own."""
+        """Offer the logs of the ranks on other hosts."""
         # A recording in one file has no copies of the other logs.
         self._far_logs = [FarLog(run, far) for far in run.far_ranks] if run.folder.is_dir() else []
         self.refresh_bindings()
@@ -102,9 +102,9 @@ class LogPane(ScrollView, can_focus=True):
         self.refresh()
 
     def show(self, state: RunState, utc_offset: float) -> None:
-        """Show the lines of `state` that are new, at most so many at once that no key press is delayed.
+        """Show the new lines of `state`, limited per call so that keys stay responsive.
 
-        Lines that the state has dropped are dropped here, too.
+        Lines that the state has dropped are dropped from the pane.
         """
         if self._rank:
             far = self._far_logs[self._rank - 1]
@@ -136,14 +136,14 @@ class LogPane(ScrollView, can_focus=True):
         self._update_title()
 
     def _go_to(self, row: int) -> None:
-        """Show a row at the top, without following."""
+        """Scroll to a row and stop following."""
         self.scroll_to(y=row, animate=False, immediate=True)
         self.following = False
 
     def on_resize(self) -> None:
-        """Wrap anew what was wrapped for another width."""
+        """Re-wrap lines for the new width."""
         region = self.scrollable_content_region
-        width = region.width - (not self.show_vertical_scrollbar)  # which comes with the first rows
+        width = region.width - (not self.show_vertical_scrollbar)  # the scrollbar appears with the first rows
         if region.width and width != self.rows.width:
             self.rows.width = width
             if self.rows.wraps:
@@ -156,7 +156,7 @@ class LogPane(ScrollView, can_focus=True):
             return Strip.blank(width, style)
         row = self.rows.rows[at]
         text = Text(row.text, no_wrap=True, end="")
-        text.stylize(style)  # a style of the whole text is not drawn where no part has another
+        text.stylize(style)  # a `style` of the whole Text is not drawn unless a part has another style
         text.stylize(row.style)
         if self.words and (found := row.text.lower().find(self.words)) >= 0:
             text.stylize("reverse", found, found + len(self.words))
@@ -166,27 +166,27 @@ class LogPane(ScrollView, can_focus=True):
         return Strip(text.render(self.app.console)).crop_extend(left, left + width, style).apply_offsets(left, at)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return what the mouse has selected, and what follows it."""
+        """Return the selected text and its line end."""
         return selection.extract("\n".join(row.text for row in self.rows.rows)), "\n"
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         at_end = self.is_vertical_scroll_end
-        # Fewer rows may bring the end up to who reads; only who goes down to it follows.
+        # With fewer rows the viewport may reach the end; following resumes only if the user scrolls there.
         if at_end != self.following and at_end == (new_value > old_value):
             self.following = at_end
             self._update_title()
 
     def show_end(self) -> None:
-        """Show the end after a change of size, if it is followed."""
+        """Scroll to the end after a resize, if following."""
         if self.following:
             self.scroll_end(animate=False, x_axis=False)
 
     def find(self, words: str) -> None:
-        """Search for `words` in any case, and go to the last line that contains them."""
+        """Search for `words`, ignoring case, and go to the last matching line."""
         self.words, self.at = words.lower(), -1
         if (fold := self.folding and not words) != self.rows.fold:
-            self.rows.fold = fold  # what is searched for may be in what is folded
+            self.rows.fold = fold  # the match may be in a folded row
             self._refill_in_place()
         self._matches = self.rows.find(self.words)
         self.refresh()
@@ -201,9 +201,9 @@ class LogPane(ScrollView, can_focus=True):
             else:
                 self.at = next((row for row in reversed(matches) if self.at < 0 or row < self.at), matches[-1])
             column = self.rows.rows[self.at].text.lower().find(self.words) + len(self.words) + 1
-            beyond = column - self.scrollable_content_region.width  # where a line is cut, its match is to be seen
+            beyond = column - self.scrollable_content_region.width  # keep a match in a cut line visible
             self.scroll_to(x=max(0, beyond) if self.allow_horizontal_scroll else 0, animate=False, immediate=True)
-            self._go_to(max(0, self.at - self.size.height // 2))  # even at the end: it must not be pushed away
+            self._go_to(max(0, self.at - self.size.height // 2))  # even at the end: keep it in view
             self.refresh()
         self._update_title()
 
@@ -228,13 +228,12 @@ class LogPane(ScrollView, can_focus=True):
         self._refill_in_place()
 
     def on_click(self, event: Click) -> None:
-        """Open what is folded in a row that is clicked."""
+        """Unfold the clicked row."""
         row = self.scroll_offset.y + event.y - 1
         if 0 <= row < len(self.rows) and self.rows.rows[row].kind and self.rows.rows[row].lines > 1:
             self.action_fold()
 
     def _refill_in_place(self) -> None:
-        """Read the lines again, and show those that are shown."""
         rows, top = self.rows.rows, self.scroll_offset.y
         place = None if self.following or top >= len(rows) else rows[top].line - max(rows[top].lines, 1) + 1
         self._refill(self.rows.level, place)
@@ -247,7 +246,7 @@ class LogPane(ScrollView, can_focus=True):
         self._update_title()
 
     def _catch_up(self) -> None:
-        """Show the lines that are left, a part after the other, with keys between them."""
+        """Show the remaining lines in pieces, handling keys in between."""
         self.show(self._state, self.rows.utc_offset)
         if self._taken < self._state.line_count and self.is_attached:
             self.call_later(self._catch_up)
@@ -270,11 +269,10 @@ class LogPane(ScrollView, can_focus=True):
         self._update_title()
 
     def action_scroll_half(self, direction: int) -> None:
-        """Scroll sideways by half of what is shown."""
+        """Scroll sideways by half a page."""
         self.scroll_relative(x=direction * max(1, self.size.width // 2), animate=False)
 
     def _update_title(self) -> None:
-        """Show in the title whether the log is followed, the level, and the match."""
         name = f"rank {self._rank} on {self._far_logs[self._rank - 1].far.host}" if self._rank else "server.log"
         parts = [name, "following" if self.following else "paused, G follows"]
         if level := self.rows.level:
@@ -289,7 +287,7 @@ class LogPane(ScrollView, can_focus=True):
 
 
 class SearchBar(Input):
-    """The search bar of the log; enter keeps the search, escape clears it."""
+    """The log's search bar; enter keeps the search, escape clears it."""
 
     BINDINGS: ClassVar = [Binding("escape", "clear_search", "clear")]
 
@@ -327,7 +325,7 @@ _FOLDED = {
 }
 _TIME = 9  # cells before the mark of a row
 _LEAST_WIDTH, _INDENT = 24, 11
-_STYLES = {"✗ ": "bold", "~ ": "dim", "▸ ": "dim"}  # by weight, so that every theme and NO_COLOR shows them
+_STYLES = {"✗ ": "bold", "~ ": "dim", "▸ ": "dim"}  # not colours: works in every theme and with NO_COLOR
 
 
 class Row(NamedTuple):
@@ -335,21 +333,21 @@ class Row(NamedTuple):
 
     text: str
     line: int
-    """The number of its line, of lines that share the row that of the last."""
+    """The number of its line; if several lines share the row, that of the last."""
     style: str = ""
     whole: str = ""
-    """Where it is the first part of a row that is wrapped: all of that."""
+    """The whole text, if this is the first part of a wrapped row."""
     kind: str = ""
-    """What its lines are of which several share a row."""
+    """The kind of its lines, if several can share a row."""
     lines: int = 1
-    """How many lines it is of; 0 for the further parts of one, and for the note on one."""
+    """The number of its lines; 0 for continuations of a wrapped row and for notes."""
 
 
 class LogRows:
-    """The rows of log lines of `level` (0 all, 1 warnings, 2 errors) and worse.
+    """The rows of the log lines of `level` (0 all, 1 warnings, 2 errors) and worse.
 
-    Long rows are wrapped at `width` where `wrap` says so, those of errors and tracebacks always; with `fold` routes and
-    answered requests that follow each other share a row.
+    With `wrap` long rows are wrapped at `width`; errors and tracebacks always are. With `fold` consecutive routes or
+    answered requests share a row.
     """
 
     def __init__(self) -> None:
@@ -358,7 +356,7 @@ class LogRows:
         self.clear()
 
     def clear(self, first: int = 0) -> None:
-        """Drop all lines; the level stays, and the next line has the number `first`."""
+        """Drop all lines; the level is kept, and the next line gets the number `first`."""
         self.rows: list[Row] = []
         self.first = self.next = first
         self.widest = 0
@@ -370,7 +368,7 @@ class LogRows:
         return len(self.rows)
 
     def take(self, lines: Iterable[LogLine]) -> None:
-        """Add the newest lines."""
+        """Append lines."""
         before = len(self.rows)
         for line in lines:
             self._add(line)
@@ -378,7 +376,7 @@ class LogRows:
         self.widest = max([self.widest, *(cell_len(row.text) for row in self.rows[before:])])
 
     def drop(self, first: int) -> int:
-        """Drop the lines before the one of that number, as the state did; return how many rows were dropped."""
+        """Drop the lines before number `first`, as the state did; return the number of dropped rows."""
         self.first = max(self.first, first)
         count = self.find_row(first)
         del self.rows[:count]
@@ -386,31 +384,31 @@ class LogRows:
 
     @property
     def matching(self) -> int:
-        """How many lines are of the level or worse."""
+        """The number of lines of the level or worse."""
         return sum(row.lines for row in self.rows)
 
     @property
     def wraps(self) -> bool:
-        """Whether the rows depend on the width: all that are long, or those of errors."""
+        """Whether the rows depend on the width."""
         return self.wrap or self._has_errors
 
     def find_row(self, line: int) -> int:
-        """Return the first row of a line, or that which it shares with others."""
+        """Return the index of a line's first row."""
         return bisect_left(self.rows, line, key=lambda row: row.line)
 
     def find(self, words: str, first: int = 0) -> list[int]:
-        """Return the rows from `first` on that contain the words in any case: of a wrapped one its first part."""
+        """Return the rows from `first` on that contain `words` in any case; of a wrapped row the first part."""
         if not words:
             return []
         rows = enumerate(self.rows[first:], first)
         return [at for at, row in rows if (row.lines or row.whole or _NOTE in row.text) and words in _search_text(row)]
 
     def _add(self, line: LogLine) -> None:
-        """Add the rows of a line: none below the level, else it and perhaps a note, once for each reason."""
+        """Add the rows of a line, unless it is below the level, and a note on a harmless warning once per reason."""
         if line.level or line.source:
             self._rank = _RANKS.get(line.level, 0)
         elif line.text.startswith("Traceback (most recent call last)"):
-            self._rank = 2  # the lines after it have no level of their own
+            self._rank = 2  # the lines after it carry no level
         self._has_errors = self._has_errors or self._rank == 2
         why = explain_benign_warning(line.text) if self._rank or not line.level else ""
         if (min(self._rank, 1) if why else self._rank) < self.level:
@@ -433,7 +431,7 @@ class LogRows:
             self._split(f"{_NOTE}{why}", lines=0)
 
     def _split(self, text: str, *, kind: str = "", lines: int = 1) -> None:
-        """Add a row, in parts where it is wrapped."""
+        """Add a row, wrapped if needed."""
         style = "dim" if text.startswith(_NOTE) else _STYLES.get(text[_TIME : _TIME + 2], "")
         is_wrapped = (self.wrap or self._rank == 2) and self.width >= _LEAST_WIDTH
         if not is_wrapped or cell_len(text) <= self.width:

@@ -1,4 +1,4 @@
-"""The list of recipes: what would start here first, the rest folded into one line, and the filter above them."""
+"""The list of recipes: those that would start here first, the rest folded into a line; and its filter."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from dflash_tui.tui.widgets.basic import MUTED_ROW, MarkedList, TextField, once_
 
 _EDGES = 2
 _SUITS, _TRIED = list(Suitability), list(Status)
-_UNPROVEN = 2  # as a rank of published figures
+_UNPROVEN = 2  # a rank of published figures
 FOLD = "▸"
-"""The name of the line that stands for the recipes which would not start here."""
+"""The name of the row for the folded recipes."""
 
 Entry = Recipe | DflashError
 Entries = dict[str, Entry]
 
 
 class RecipeFilter(TextField):
-    """Takes the words that recipes are filtered by; enter goes back to the list, behind all that was typed before."""
+    """The filter of the recipes; enter returns to the list after all typed keys were handled."""
 
     BINDINGS: ClassVar = [
         Binding("enter", "submit", "Keep the filter", tooltip="Back to the list that is filtered"),
     ]
 
     async def action_submit(self) -> None:
-        """Go back to the list at once: keys that come right behind are for what was filtered."""
+        """Return to the list at once: keys typed right after enter are for the filtered list."""
         self.query_ancestor(RecipeList).keep_filter()
 
 
 class RecipeList(Vertical):
-    """Shows the recipes that fit the filter; `chosen` is the highlighted one."""
+    """Shows the recipes that match the filter; `chosen` is the highlighted one."""
 
     BORDER_TITLE = "recipes"
 
     class Highlighted(Message):
-        """Another recipe is highlighted."""
+        """Reports that another recipe is highlighted."""
 
     def __init__(self, entries: Entries, choice: LaunchSelection) -> None:
         super().__init__(id="list")
@@ -60,7 +60,7 @@ class RecipeList(Vertical):
         self.folded: list[str] = []
         self._moved = self._is_unfolded = False
         self._drawn: object = None
-        self._words: str | None = None  # that the list is filtered by; None while it is empty
+        self._words: str | None = None  # the words of the filter; None before the list is filled
 
     def compose(self) -> ComposeResult:
         yield Static(id="columns")
@@ -71,7 +71,7 @@ class RecipeList(Vertical):
         self.watch(self.query_one(OptionList), "scroll_y", self.show_position, init=False)
 
     def on_resize(self) -> None:
-        """Fit the columns to the room that a change of the screen's layout leaves, and keep the highlighted in it."""
+        """Fit the columns to the new width, and keep the highlighted row in view."""
         if self._words is None:
             return
         self.draw()
@@ -79,12 +79,12 @@ class RecipeList(Vertical):
 
     @property
     def chosen(self) -> Entry | None:
-        """The highlighted recipe, why its file does not load, or None when there is none."""
+        """The highlighted recipe or its load error; None if there is none."""
         return self.entries.get(self._chosen_name)
 
     @property
     def is_on_fold(self) -> bool:
-        """Whether the line of the folded recipes is highlighted."""
+        """Whether the row for the folded recipes is highlighted."""
         return bool(self.folded) and self._chosen_name == FOLD
 
     @property
@@ -94,7 +94,7 @@ class RecipeList(Vertical):
         return "" if index is None else self.visible_names[index]
 
     def draw(self) -> None:
-        """Bring the rows up to date; what has not changed is neither computed nor drawn again."""
+        """Update the rows if they have changed."""
         self._fill_first()
         table = self.query_one(OptionList)
         rows = [build_recipe_row(name, self.entries[name], self.choice) for name in self.visible_names if name != FOLD]
@@ -115,7 +115,7 @@ class RecipeList(Vertical):
         self.show_position()
 
     def show_position(self) -> None:
-        """Show which recipe of how many is highlighted, and that there are more above or below."""
+        """Show the position of the highlighted recipe, and arrows if there are rows above or below."""
         table = self.query_one(OptionList)
         above = "↑ " if table.scroll_offset.y > 0 else ""
         below = " ↓" if table.scroll_offset.y < table.max_scroll_y else ""
@@ -124,7 +124,7 @@ class RecipeList(Vertical):
         self.border_subtitle = f"{above}{place}{below}"
 
     def reload(self, entries: Entries) -> None:
-        """Show other entries in place of those of before; the highlighted recipe stays so."""
+        """Replace the entries; the same recipe stays highlighted."""
         chosen = self._chosen_name
         self.entries = entries
         self.close_filter(keep=False)
@@ -132,7 +132,7 @@ class RecipeList(Vertical):
         self.draw()
 
     def choose(self, name: str) -> None:
-        """Highlight the recipe called `name`, whatever is filtered or folded."""
+        """Highlight the recipe called `name`, even if it is filtered out or folded."""
         self._moved = True
         if name in self.entries:
             self.close_filter(keep=False)
@@ -140,24 +140,24 @@ class RecipeList(Vertical):
             self.draw()
 
     def unfold(self) -> None:
-        """Show the folded recipes, too, and highlight the first of them."""
+        """Unfold the folded recipes and highlight the first of them."""
         self._is_unfolded = True
         self._fill(self._words or "", highlight=self.folded[0])
         self.draw()
 
     def sort_for_machine(self) -> None:
-        """List what suits the machine best first and highlight it, unless somebody has chosen already."""
+        """Sort by suitability and highlight the best, unless the user has already moved."""
         if not self._moved and not self.filtered:
             self._moved = True
             self._fill("")
 
     def _rank(self, name: str) -> tuple[int, int, int, int, str]:
-        """Return where an entry stands: by how it suits, how far it was tried, and the speed that is published here.
+        """Return the sort key of an entry: suitability, test status, published speed on this GPU.
 
-        Where there is a GPU, what is for a CPU comes behind all that may run on it.
+        If there is a GPU, CPU recipes come after all that may run on it.
         """
         entry = self.entries[name]
-        if isinstance(entry, DflashError):  # one of the user's own, to be seen
+        if isinstance(entry, DflashError):  # the user's own file, which should be visible
             return _SUITS.index(Suitability.MAYBE), True, 0, 0, name
         suits = Suitability.MAYBE if entry.for_cpu and self.choice.cards else self.choice.suited(entry).suits
         try:
@@ -169,7 +169,7 @@ class RecipeList(Vertical):
         return _SUITS.index(suits), entry.for_cpu, _TRIED.index(resolved.standing.status), gain, name
 
     async def open_filter(self) -> None:
-        """Show the filter, which few starts of the panel need, and type into it."""
+        """Open the filter, created on first use since few sessions need it."""
         if not self.query(RecipeFilter):
             new = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
             await self.mount(new, before="#columns")
@@ -177,31 +177,30 @@ class RecipeList(Vertical):
         self.screen.refresh_bindings()
 
     def close_filter(self, *, keep: bool) -> None:
-        """Go back to the list; without `keep` it shows every recipe again."""
+        """Return to the list; without `keep` clear the filter."""
         for field in () if keep else self.query(RecipeFilter):
             field.value, field.display = "", False
-        self.screen.set_focus(self.query_one(OptionList))  # at once, for what is typed right behind
+        self.screen.set_focus(self.query_one(OptionList))  # at once: keys typed right after are for the list
         self.screen.refresh_bindings()
 
     @property
     def filtering(self) -> bool:
-        """Whether somebody types into the filter."""
+        """Whether the filter has the focus."""
         return isinstance(self.screen.focused, RecipeFilter)
 
     @property
     def filtered(self) -> bool:
-        """Whether the filter is open or leaves recipes out."""
+        """Whether the filter is shown."""
         return any(field.display for field in self.query(RecipeFilter))
 
     def _fill_first(self) -> None:
-        """List everything, unless something is listed: rows are made when they are first drawn or asked for."""
         if self._words is None:
             self._fill("")
 
     def _fill(self, words: str, highlight: str = "") -> None:
-        """List the recipes that have all of `words` in their name or title; without words fold what would not start.
+        """List the recipes with all of `words` in their name or title; without words, fold those that would not start.
 
-        The one to `highlight` is looked at then, else the first.
+        Highlights `highlight`, or else the first.
         """
         table, self._words = self.query_one(OptionList), words
         names = [*self.entries]
@@ -227,7 +226,7 @@ class RecipeList(Vertical):
         table.highlighted = first if self.visible_names else None
 
     def _describe(self, name: str) -> str:
-        """Return the words that an entry is found by."""
+        """Return the text that the filter searches."""
         entry = self.entries[name]
         return f"{name} {entry.title if isinstance(entry, Recipe) else ''}".lower()
 
@@ -244,7 +243,7 @@ class RecipeList(Vertical):
             self.post_message(self.Highlighted())
 
     def keep_filter(self) -> None:
-        """Filter by all that was typed, and go back to the list."""
+        """Apply the typed filter and return to the list."""
         self._apply_filter()
         self.close_filter(keep=True)
 
@@ -256,14 +255,14 @@ class RecipeList(Vertical):
 
 
 def _rank_figures(figures: PublishedFigures) -> int:
-    """Return 0 for a speed above that without speculation, 1 where that is not published, else `_UNPROVEN`."""
+    """Return 0 if the speed exceeds the baseline without speculation, 1 if no baseline is known, else `_UNPROVEN`."""
     if figures.tok_s is None or figures.baseline_tok_s is None:
         return _UNPROVEN if figures.tok_s is None else 1
     return 0 if figures.tok_s[0] > figures.baseline_tok_s[1] else _UNPROVEN
 
 
 def load_recipes() -> Entries:
-    """Return every recipe by name, or why its file does not load."""
+    """Return every recipe, or its load error, by name."""
     usable, broken = recipe_loader.load_all_recipes()
     entries: Entries = {**usable}
     entries |= {name: RecipeError(reason) for name, reason in broken.items()}
@@ -271,15 +270,15 @@ def load_recipes() -> Entries:
 
 
 class RecipeRow(NamedTuple):
-    """The cells of a recipe in the table."""
+    """The cells of a recipe's row."""
 
     mark: str
-    """Whether it would start here."""
+    """The mark of its suitability."""
     name: str
     speed: str = UNKNOWN
-    """The tokens per second that were measured here, else published for this GPU."""
+    """tok/s measured here, else published for this GPU."""
     fits: str = UNKNOWN
-    """The GiB that it needs."""
+    """The GiB of memory that it needs."""
     size: str = UNKNOWN
     """The size of its models."""
     method: str = UNKNOWN
@@ -291,26 +290,26 @@ class _Column(NamedTuple):
     width: int
 
     def align(self, text: str) -> str:
-        """Return a cell: numbers to the right, words to the left."""
+        """Return an aligned cell: numbers right, words left."""
         return f" {text:<{self.width - 1}}" if self.field == "method" else f"{text:>{self.width}}"
 
 
-# The most important first: what follows is left out where there is too little room.
+# The most important first; later columns are dropped if there is no room.
 _COLUMNS = (
     _Column("speed", "tok/s", 10),
     _Column("fits", "GiB", 5),
     _Column("size", "size", 8),
     _Column("method", "method", 7),
 )
-# Names beyond this are shortened before a column is left out.
+# Longer names are truncated before a column is dropped.
 _USUAL = 24
 
 
 def build_recipe_row(name: str, entry: Entry, choice: LaunchSelection) -> RecipeRow:
-    """Return the row of a recipe as it is selected, or of a file that is not one."""
+    """Return the row of a recipe with its current selection, or of a file that failed to load."""
     if isinstance(entry, DflashError):
         return RecipeRow(Suitability.NO.value, name)
-    if choice.probe is None:  # which decides nearly everything, and comes at once
+    if choice.probe is None:  # nearly everything depends on it, and it arrives soon
         return RecipeRow(" ", name, "", "", "", "")
     try:
         outline = choice.outline(entry)
@@ -324,7 +323,7 @@ def build_recipe_row(name: str, entry: Entry, choice: LaunchSelection) -> Recipe
 
 
 def _format_need(outline: LaunchOutline) -> str:
-    """Return the GiB that one request needs with all that is loaded; a bound where the weights are only bounded."""
+    """Return the GiB needed for one request with all models loaded; "≥" if the weights are a lower bound."""
     memory = outline.memory
     if memory is None or not all(share.size for share in memory.shares if share.name == "weights"):
         return UNKNOWN
@@ -332,7 +331,7 @@ def _format_need(outline: LaunchOutline) -> str:
 
 
 def _format_size(outline: LaunchOutline) -> str:
-    """Return the size of the models, on disk where they are built here."""
+    """Return the download size of the models, or the size on disk if they are built here."""
     if build := outline.resolved.recipe.build:
         return format_megabytes(build.size_mb)
     sizes = [model.size_gb for model in list_models(outline.resolved, outline.tokens)]
@@ -341,7 +340,7 @@ def _format_size(outline: LaunchOutline) -> str:
 
 
 def _format_speed(recipe: Recipe, outline: LaunchOutline) -> str:
-    """Return the tokens per second that are published for this GPU, in brackets those of another set-up on it."""
+    """Return the published tok/s for this GPU; in parentheses if they are of another set-up."""
     resolved = outline.resolved
     here = recipe.hardware.get(resolved.hardware)
     if here is None or not any(figures.tok_s for figures in here.expected):
@@ -356,7 +355,7 @@ def _format_speed(recipe: Recipe, outline: LaunchOutline) -> str:
 
 
 def render_recipe_rows(rows: Sequence[RecipeRow], width: int) -> tuple[Content, list[Content]]:
-    """Return the head of the table and its rows, in `width` cells; no two names are shortened to the same."""
+    """Return the table's head and rows in `width` cells; truncated names stay distinct."""
     if not rows:
         return Content(""), []
     longest = max(len(row.name) for row in rows)

@@ -1,4 +1,4 @@
-"""One run on the screen: start-up, figures, charts, requests and log, whether it is watched, replayed or foreign."""
+"""One run on screen (live, replayed or foreign): start-up, figures, charts, requests and log."""
 
 from __future__ import annotations
 
@@ -63,35 +63,35 @@ ALARMS_SHOWN = 3
 ANSWERING = ("healthy", "warm", "unhealthy")
 _EDGES = 4
 _DRAW_EVERY = 4
-# Without any event the figures still grow old: after this many ticks they are drawn again.
+# Figures age even without events, so they are redrawn after this many ticks.
 _DRAW_AT_LEAST_EVERY = 40
 
 
 class Source(NamedTuple):
-    """What a run is shown from, and what that can tell of it."""
+    """Where a run's data comes from, and what it can contain."""
 
     is_live: bool = False
-    """Whether it is a server of ours that runs, or is on its way: it can be asked and stopped."""
+    """Whether it is a server launched here that is running or starting, so it can be queried and stopped."""
     foreign: ForeignServer | None = None
-    """The server of somebody else, of which the metrics alone are known."""
+    """The foreign server, of which only the metrics are known."""
     no_gpu: str = "no GPU"
-    """What is written where the load of GPUs would be drawn."""
+    """The text shown in place of the GPU chart."""
     charts: Sequence[str] = NAMES
-    """The charts that have something to show, which follow each other where there is room for one."""
+    """The charts that can have data, in the order in which a key cycles through them."""
     no_requests: Content | None = None
-    """What is written where no request was measured yet."""
+    """The text shown while no request has been measured."""
 
 
 class RunView(Vertical):
-    """Shows one run, fed by `take`; it draws at most once a second, the log four times.
+    """Shows one run, fed by `take`; draws at most once a second, the log four times.
 
-    Class `-starting`, `-live` or `-idle` is the stage, `-failed` adds the failure, `-log` leaves only the log.
+    The class `-starting`, `-live` or `-idle` is the stage, `-failed` adds the failure, `-log` leaves only the log.
     """
 
     plan: Plan | None
     run: Run | None
     own: Run | None
-    """The run of this machine that is shown: it can be launched again, and has a folder."""
+    """The run on this machine that is shown: it has a folder and can be launched again."""
     error: DflashError | None
 
     def __init__(self, now: Callable[[], float], source: Source) -> None:
@@ -100,12 +100,12 @@ class RunView(Vertical):
         self.clear()
         self.window, self.first_chart = 0, 0
         self.frozen = False
-        self.catching_up = False  # while what is shown is long past, its charts are not drawn
+        self.catching_up = False  # True while a replay catches up: its charts are not drawn
         self._ticks = 0
         self._keys: tuple[str, bool, bool] = ("", False, False)
 
     def clear(self, plan: Plan | None = None) -> None:
-        """Clear the view; `plan` is what is being prepared, if anything."""
+        """Clear the view; `plan` is the plan in preparation, if any."""
         self.plan, self.run, self.own = plan, None, None
         self.earlier: list[RecordedStart] = []
         self.usual: dict[Step, MedianSeconds] = {}
@@ -114,17 +114,17 @@ class RunView(Vertical):
         self.changed = True
         if self.is_mounted:
             self.query_one(LogPane).reset()
-            for chart in self.query(Chart):  # one that was hidden is drawn a second later
+            for chart in self.query(Chart):  # a hidden chart is drawn up to a second later
                 chart.show((), WINDOWS[self.window])
 
     def prepare(self, plan: Plan) -> None:
-        """Start to show what comes before the launch of `plan`."""
+        """Start to show the preparation of `plan`."""
         self.clear(plan)
         if self.is_mounted:
             self.read_history()
 
     def begin(self, run: Run, own: Run | None = None) -> None:
-        """Start to show `run` from its launch on; `own` is the run of this machine that a recording is of."""
+        """Start to show `run` from its launch; `own` is the local run behind a recording, if any."""
         self.clear(run.plan)
         self.run, self.own = run, run if self.source.is_live else own
         if self.is_mounted:
@@ -133,7 +133,7 @@ class RunView(Vertical):
 
     @work(group="history", exclusive=True)
     async def read_history(self) -> None:
-        """Read how long earlier starts like this one took; that may have to read their logs."""
+        """Read the durations of earlier starts of the same kind, if needed from their logs."""
         if plan := self.plan:
             own = self.run.id if self.run else ""
             self.usual = await asyncio.to_thread(startup_history.read_step_history, plan, own)
@@ -141,7 +141,7 @@ class RunView(Vertical):
             self.changed = True
 
     def take(self, event: AnyEvent) -> None:
-        """Take one event of the run."""
+        """Apply an event of the run."""
         self.state.apply(event)
         self.changed = True
 
@@ -150,7 +150,7 @@ class RunView(Vertical):
         self.error, self.changed = error, True
 
     def show_sending(self, run: Run, kind: str) -> None:
-        """Show that a prompt of this kind is being sent to `run`, or none when it is empty."""
+        """Show that a prompt of this kind is being sent to `run`; "" for none."""
         if self.run is run:
             self.sending, self.changed = kind, True
 
@@ -187,18 +187,18 @@ class RunView(Vertical):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw all of it again once it is laid out."""
+        """Redraw everything after the next layout."""
         self.changed = True
         self.call_after_refresh(self._show_end)
         self.call_after_refresh(self.draw)
 
     def tick(self) -> None:
-        """Write new log lines; every fourth time draw what changed."""
+        """Write new log lines; every fourth tick draw what changed."""
         if self.frozen or not self.screen.is_active:
             return
         self._ticks += 1
         if self.stage == "starting" or self.has_class("-log"):
-            self.write_log()  # elsewhere it is drawn with everything else, which costs half as much
+            self.write_log()  # otherwise it is drawn with everything else, at half the cost
         counting = self.stage == "starting" and self.state.exit is None and self.error is None
         due = self._ticks % _DRAW_EVERY == 0 and (self.changed or counting)
         if due or self._ticks % _DRAW_AT_LEAST_EVERY == 0:
@@ -206,7 +206,7 @@ class RunView(Vertical):
 
     @property
     def stage(self) -> str:
-        """What is shown: idle without a run, starting until the server has answered a real request, then live."""
+        """Idle without a run, starting until the server has answered a real request, then live."""
         if self.source.foreign:
             return "live"
         if self.plan is None:
@@ -216,36 +216,36 @@ class RunView(Vertical):
 
     @property
     def has_server(self) -> bool:
-        """Whether a server of ours is there or on its way."""
+        """Whether a server launched here is running or starting."""
         return self.source.is_live and self.plan is not None and self.error is None and self.state.exit is None
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where a server answers; None where none does."""
+        """The server's endpoint; None if it does not answer requests."""
         if self.run is None or not self.has_server or self.state.status not in {*ANSWERING, "up"}:
             return None
         return Endpoint.from_run(self.run)
 
     @property
     def failure(self) -> Postmortem | None:
-        """Why the run failed, or None while it did not."""
+        """The post-mortem of the run; None if it has not failed."""
         return self.query_one(FailurePane).postmortem if self.is_mounted else None
 
     @property
     def drafted(self) -> int:
-        """How many tokens are drafted per step; of a foreign server as many as it counts positions."""
+        """The drafted tokens per step; for a foreign server, the number of positions it counts."""
         if self.plan:
             return self.plan.num_speculative_tokens
         return len(self.state.readings[-1].counters.per_position) if self.state.readings else 0
 
     @property
     def synthetic_acceptance(self) -> bool:
-        """Whether vLLM accepts tokens at a configured rate, which says nothing about how many to draft."""
+        """Whether vLLM accepts tokens at a configured rate, so that advice on `n` is meaningless."""
         settings = [word for word in self.plan.argv if word.startswith("{")] if self.plan else []
         return any('"synthetic' in word for word in settings)
 
     def allows(self, action: str) -> bool:
-        """Return whether an action on what is shown does something now."""
+        """Return whether an action is available now."""
         if action == "chart":
             return self.stage == "live" and (self.screen.has_class("-narrow") or self.screen.has_class("-short"))
         if action in {"freeze", "window", "alarms"}:
@@ -259,12 +259,12 @@ class RunView(Vertical):
         return action != "log" or self.stage != "idle"
 
     def write_log(self) -> None:
-        """Write the lines that came since the last time."""
+        """Write the new log lines."""
         self.query_one(LogPane).show(self.state, self.run.utc_offset if self.run else 0.0)
 
     @while_open
     def draw(self) -> None:
-        """Bring every visible part up to date."""
+        """Update every visible part."""
         self.changed = False
         now = self.state.exit.at if self.state.exit else self.now()
         failed = self.query_one(FailurePane).show(self.own or self.run, self.state, self.error)
@@ -284,9 +284,9 @@ class RunView(Vertical):
             self.query_one("#ranks", Display).show(render_ranks(cluster, self.state, now))
         self.query_one("#status", Display).show(self._render_status(now, self.size.width - 2))
         if self.stage == "starting":
-            # A pane that was hidden has no width before.
+            # A hidden pane has no width yet.
             width = self.query_one("#startup").scrollable_content_region.width or self.size.width - _EDGES
-            height = max(6, self.size.height * 6 // 10 - 2)  # what the style sheet gives, less the border
+            height = max(6, self.size.height * 6 // 10 - 2)  # height in the style sheet, less the border
             expected = expect_startup(self.earlier, self.state.startup.cache)
             startup = render_startup(self.state, now, width, height, expected, usual=self.usual, ahead=self.has_server)
             self.query_one("#steps", Display).show(startup)
@@ -302,7 +302,7 @@ class RunView(Vertical):
         )  # fmt: skip
 
     def _show_end(self) -> None:
-        """Show the end of the log, if it is followed; a pane that became smaller would show its middle."""
+        """Scroll a followed log to its end; after shrinking, the pane would show its middle."""
         self.query_one(LogPane).show_end()
 
     def _draw_live(self, now: float) -> None:
@@ -311,7 +311,7 @@ class RunView(Vertical):
         tiles = build_tiles(self.state, self.plan, self.drafted, now, span)
         self.query_one(Figures).show(build_speed(self.state, now), tiles)
         rates = self.state.window(span, now)
-        if rates is None or not rates.per_position:  # nothing was drafted since somebody began to record
+        if rates is None or not rates.per_position:  # nothing was drafted since the recording began
             rates = self.state.mean(span, now)
         shares = rates.per_position if rates else ()
         advice = advise_draft_length(shares, rates.steps) if rates and not self.synthetic_acceptance else None
@@ -324,7 +324,7 @@ class RunView(Vertical):
 
     def _draw_alarms(self, now: float) -> None:
         display = self.query_one("#alarms", Display)
-        if self.source.foreign and self.state.health is Health.UNHEALTHY:  # of which no alarm can be judged
+        if self.source.foreign and self.state.health is Health.UNHEALTHY:  # foreign servers have no alarms
             lines = textwrap.wrap(self.state.health_detail or "it does not answer", max(20, self.size.width - 4))
             display.show(Content.assemble(("! ", "bold $error"), "\n  ".join(lines)))
             self.add_class("-alarmed")
@@ -335,7 +335,6 @@ class RunView(Vertical):
         self.set_class(bool(alarms), "-alarmed")
 
     def _draw_charts(self, now: float, span: float) -> None:
-        """Draw the charts that are shown, over the last `span` seconds."""
         drawn: dict[int, dict[str, tuple[list[ChartLine], float | None]]] = {}
         title = name_load_chart(self.state, self.plan)
         self.query_one("#gpu", Chart).rename(title, self.source.no_gpu if title == GPU_LOAD else NOTHING_YET)
@@ -347,7 +346,7 @@ class RunView(Vertical):
                 chart.show(lines, span, top)
 
     def _mark_charts(self) -> None:
-        """Mark the chart to show where there is room for one, and the second for where there is room for two."""
+        """Mark the chart to show where one fits, and the second where two fit."""
         names = self.source.charts
         for number, name in enumerate(names):
             place = (number - self.first_chart) % len(names)
@@ -356,13 +355,13 @@ class RunView(Vertical):
             chart.set_class(place == 1, "-second")
 
     def show_next_chart(self) -> None:
-        """Begin with the next chart."""
+        """Show the next chart."""
         self.first_chart = (self.first_chart + 1) % len(self.source.charts)
         self._mark_charts()
         self.redraw()
 
     def toggle_log(self) -> None:
-        """Give the log all of the view, or its part of it."""
+        """Toggle between the log alone and the whole view."""
         self.toggle_class("-log")
         self.query_one(LogPane).focus()
         self.screen.refresh_bindings()
@@ -371,13 +370,13 @@ class RunView(Vertical):
 
 _LABEL = 10
 _QUOTED_LINES = 2
-_RAGGED = 8  # cells that a line loses where a long word wraps
+_RAGGED = 8  # cells that a line may lose where a long word wraps
 _NARROWEST = 20
 _REASON_EDGES = 6
 
 
 class FailurePane(VerticalScroll):
-    """Shows why a run could not be prepared or launched, or why it failed; hidden while there is no failure."""
+    """Shows why a run could not be prepared or launched, or why it failed; hidden otherwise."""
 
     def __init__(self) -> None:
         super().__init__(id="failure")
@@ -390,7 +389,7 @@ class FailurePane(VerticalScroll):
         yield Static(id="reason", markup=False)
 
     def show(self, run: Run | None, state: RunState, error: DflashError | None) -> bool:
-        """Show what is wrong with `run`; return whether something is."""
+        """Show the failure of `run`; return whether there is one."""
         self._find_cause(run, state, error)
         if error is None and self.postmortem is None:
             return False
@@ -399,7 +398,7 @@ class FailurePane(VerticalScroll):
         return True
 
     def on_resize(self) -> None:
-        """Wrap the text again: a pane that was hidden has no width before."""
+        """Re-wrap the text: a hidden pane has no width."""
         self._write()
 
     def _write(self) -> None:
@@ -415,7 +414,7 @@ class FailurePane(VerticalScroll):
             reason.update(content)
 
     def _find_cause(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
-        """Find the cause again only when something changed, since that scans processes and ports, too."""
+        """Recompute the cause only on a change: it scans processes and ports."""
         run_state = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
         if run_state != self._last_state:
             self._last_state = run_state
@@ -423,15 +422,15 @@ class FailurePane(VerticalScroll):
 
 
 def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False) -> Content:
-    """Return a post-mortem in rows of `width` cells: the cause first, and what the keys would do.
+    """Return a post-mortem in rows of `width` cells: the cause first, then the remedies with their keys.
 
-    The lines that decide are whole, but on a `short` screen they have two rows, so that what helps is in sight.
+    Evidence is shown in full; on a `short` screen it is cut to two rows, so that the remedies stay visible.
     """
     diagnosis, quoted = postmortem.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
     rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.leftovers) if line):
-        whole = shorten_frame(line)  # in full it has room for what a cut line did not show
+        whole = shorten_frame(line)  # the full width has room for what a cut line did not show
         excerpt = truncate_middle(cut_after_sign(whole), quoted) if short else whole
         rows.append(_row("" if place else "evidence", excerpt, width))
     for place, step in enumerate(diagnosis.fix):
@@ -450,7 +449,7 @@ def _row(label: str, text: str, width: int, style: str = "") -> Content:
 
 
 def _hung(head: tuple[str, str], text: str, width: int, style: str = "") -> Content:
-    """Return a head and its text, whose further lines hang below the first."""
+    """Return a head and its text; continuation lines are indented below the text."""
     indent = len(head[0])
     lines = textwrap.wrap(text, max(_NARROWEST, width - indent)) or [""]
     return Content.assemble(head, (f"\n{'':{indent}}".join(lines), style))
