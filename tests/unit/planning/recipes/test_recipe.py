@@ -245,7 +245,7 @@ def test_reserved_flag_is_recognized_in_every_spelling(flag):
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(UsageError, match="did you mean 'demo-cpu'"):
         recipe_loader.find_recipe("demo-gpu")
-    with pytest.raises(UsageError, match=r"there are: demo-cpu, gemma-4-12b, .*qwen3\.5-35b-a3b"):
+    with pytest.raises(UsageError, match=r"there are: deepseek-v4-flash, demo-cpu, gemma-4-12b, .*qwen3\.5-35b-a3b"):
         recipe_loader.find_recipe("zzzzzz")
 
 
