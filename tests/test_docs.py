@@ -75,7 +75,7 @@ def commands_of(page: Path) -> Iterator[list[str]]:
                 yield ["1" if word == "PID" else word for word in words[1:]]
 
 
-def test_the_command_line_takes_every_command_of_the_docs(monkeypatch):
+def test_every_docs_command_is_parsed(monkeypatch):
     """A command that a page names is parsed, and a recipe that it names is there."""
     monkeypatch.chdir(ROOT)
     refused = []
@@ -104,7 +104,7 @@ HARMLESS = {"recipes", "gpus", "plan", "ps", "runs", "disk", "completion", "help
 NEEDS_MORE = {"my-pair", "--for", "--target", "--peer"}
 
 
-def test_commands_of_the_docs_that_change_nothing_run(folders, monkeypatch, capsys):
+def test_harmless_docs_commands_run(folders, monkeypatch, capsys):
     """As they stand, on a machine without a GPU."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_CACHE", str(folders / "hub"))
@@ -131,7 +131,7 @@ def test_the_service_key_stays_private(tmp_path):
         assert len(key) == 48
 
 
-def test_uninstalling_removes_the_units_and_knows_each_way_to_install(folders):
+def test_uninstall_docs_cover_units_and_install_methods(folders):
     """The line about the units runs as it stands; the ways are those of the README."""
     units = folders / "config" / "systemd" / "user"
     units.mkdir(parents=True)
@@ -185,7 +185,7 @@ def bindings_of(names: tuple[str, ...]) -> list[tuple[set[str], Binding]]:
     return found
 
 
-def test_every_key_of_the_page_is_bound_and_every_bound_key_is_on_the_page():
+def test_documented_keys_match_bound_keys():
     page = keys_of_page()
     assert set(page) == set(SCREENS)
     list_keys = {
@@ -228,7 +228,7 @@ def test_every_link_leads_somewhere():
     assert broken == []
 
 
-def test_every_module_that_the_docs_name_is_there():
+def test_every_module_named_in_docs_exists():
     """A path of ours in backquotes, such as `planning/request.py` or `launch/planner`, is a file or a folder."""
     pages = [page for page in PAGES if page.name != "SECURITY.md"]  # test_guards.py reads it
     tops = {path.name for path in (ROOT / "dflash_tui").iterdir() if path.is_dir()} | {"tests", "dflash_tui"}
@@ -246,7 +246,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 800
 
 
-def test_every_name_of_code_that_the_docs_use_is_in_the_code():
+def test_every_code_name_in_docs_exists():
     """A name in backquotes, such as `build_tiles`, `LaunchRequest` or `KNOWN_FAILURES`, is in some file of ours."""
     files = [
         path for top in ("dflash_tui", "tests", "recipes", "patches") for path in (ROOT / top).rglob("*.[py][ya]*")

@@ -33,7 +33,7 @@ def imports_of(tree: ast.Module) -> set[str]:
     return found & parse_modules().keys()
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_modules_have_no_import_cycle():
     graph = {name: imports_of(tree) for name, tree in parse_modules().items()}
     assert sum(map(len, graph.values())) > 500
     try:
@@ -54,7 +54,7 @@ def test_each_public_class_name_exists_once():
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
-def test_every_package_says_what_it_is_for_and_the_page_on_architecture_names_it():
+def test_every_package_has_docstring_and_architecture_entry():
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     packages = [path.parent for path in sorted(PACKAGE.glob("*/__init__.py"))]
     assert len(packages) >= 15

@@ -279,7 +279,8 @@ async def _check_long_context(server: Server) -> FunctionalCheck:
         characters //= 2
     if turn.request.error:
         return _failed(name, turn.request.error)
-    place = f"a prompt of {pluralize(turn.request.prompt_tokens, 'token')}"
+    size, unit = (counted, "token") if (counted := turn.request.prompt_tokens) else (characters, "character")
+    place = f"a prompt of {pluralize(size, unit)}"
     if server.synthetic:
         return _passed(name, f"{place} is answered; what was found is not judged: {server.synthetic}")
     if _NEEDLE in f"{turn.thinking}{turn.text}".lower():

@@ -17,6 +17,9 @@ class Hardware(StrEnum):
     GB10 = "gb10"
     RTX_5090_LAPTOP = "rtx-5090-laptop"
     RTX_5090 = "rtx-5090"
+    RTX_PRO_6000 = "rtx-pro-6000"
+    RTX_4090 = "rtx-4090"
+    RTX_3090 = "rtx-3090"
     H100 = "h100"
     H200 = "h200"
     B200 = "b200"
@@ -29,8 +32,9 @@ class Hardware(StrEnum):
     UNKNOWN = "unknown"
 
 
-# GPUs with arithmetic on FP4, compute capability 10.0 and above.
-WITH_FP4 = frozenset({Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090, Hardware.B200, Hardware.BLACKWELL})
+# Of compute capability 12.0 and 12.1, and all with arithmetic on FP4, 10.0 and above.
+SM_12X = frozenset({Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090, Hardware.RTX_PRO_6000})
+WITH_FP4 = SM_12X | {Hardware.B200, Hardware.BLACKWELL}
 
 
 class TypicalMachine(msgspec.Struct, frozen=True):
@@ -46,10 +50,14 @@ class TypicalMachine(msgspec.Struct, frozen=True):
 # GB10: leptonai/gpud pull request 1170 (2025-12); later systems have up to 121.7 GiB, so this plans with the less.
 # RTX 5090: noonghunna/club-3090 issue 1261. H100: modal-labs/modal-client pull request 2797 (the 80 GB card; PCIe and
 # NVL cards differ). H200 and RTX 5090 Laptop: nvidia-smi with drivers 580 and 590.
+# RTX PRO 6000: vllm-project/vllm issue 27542. RTX 4090: issue 7553 there. RTX 3090: noonghunna/club-3090 issue 747.
 TYPICAL: dict[Hardware, TypicalMachine] = {
     Hardware.GB10: TypicalMachine("12.1", 128_501_256_192, "aarch64", unified=True),
     Hardware.RTX_5090_LAPTOP: TypicalMachine("12.0", 24_463 * _MIB, "x86_64"),
     Hardware.RTX_5090: TypicalMachine("12.0", 32_607 * _MIB, "x86_64"),
+    Hardware.RTX_PRO_6000: TypicalMachine("12.0", 97_887 * _MIB, "x86_64"),
+    Hardware.RTX_4090: TypicalMachine("8.9", 24_564 * _MIB, "x86_64"),
+    Hardware.RTX_3090: TypicalMachine("8.6", 24_576 * _MIB, "x86_64"),
     Hardware.H100: TypicalMachine("9.0", 81_559 * _MIB, "x86_64"),
     Hardware.H200: TypicalMachine("9.0", 143_771 * _MIB, "x86_64"),
 }
@@ -59,18 +67,26 @@ _CLASSES = (
     (r"12\.1", "", Hardware.GB10),
     (r"12\.0", r"5090.*\bLaptop\b", Hardware.RTX_5090_LAPTOP),
     (r"12\.0", "5090", Hardware.RTX_5090),
+    (r"12\.0", r"\bRTX PRO 6000\b", Hardware.RTX_PRO_6000),
     (r"10\.\d+", r"\bG?B200\b", Hardware.B200),
     (r"1[0-2]\.\d+", "", Hardware.BLACKWELL),
     # A GH200 is no H200: its memory and its processor are others.
     (r"9\.0", r"\bH100\b", Hardware.H100),
     (r"9\.0", r"\bH200\b", Hardware.H200),
     (r"9\.\d+", "", Hardware.HOPPER),
+    (r"8\.9", r"\b4090\b(?!.*\bLaptop\b)", Hardware.RTX_4090),
     (r"8\.9", "", Hardware.ADA),
+    (r"8\.6", r"\b3090\b", Hardware.RTX_3090),
     (r"8\.\d+", "", Hardware.AMPERE),
     (r"[1-7]\.\d+", "", Hardware.OLDER),
 )
 
 
+# By the class of a desktop's GPU its least memory, and the class of one with less.
+_LAPTOPS = {
+    Hardware.RTX_5090: (28 * _GIB, Hardware.RTX_5090_LAPTOP),
+    Hardware.RTX_4090: (20 * _GIB, Hardware.ADA),
+}
 # What people call machines of a class, without a maker's name and with - for what stands between words.
 _USUAL_NAMES = {
     Hardware.GB10: "spark dgx-spark sm121 sm-121",
@@ -79,9 +95,12 @@ _USUAL_NAMES = {
     Hardware.H100: "h100-sxm h100-sxm5 h100-pcie h100-nvl h100-80gb",
     Hardware.H200: "h200-sxm h200-nvl h200-141gb",
     Hardware.B200: "b200-sxm gb200",
-    Hardware.BLACKWELL: "rtx-pro-6000 5080 rtx-5080 5070-ti rtx-5070-ti 5070 rtx-5070",
-    Hardware.ADA: "4090 rtx-4090 4080 rtx-4080 l4 l40 l40s rtx-6000-ada",
-    Hardware.AMPERE: "3090 rtx-3090 3090-ti rtx-3090-ti a100 a40 a10 a6000 rtx-a6000",
+    Hardware.RTX_PRO_6000: "rtx-pro-6000-blackwell rtx-6000-pro pro-6000 rtx-pro-6000-max-q",
+    Hardware.RTX_4090: "4090 4090-d rtx-4090-d",
+    Hardware.RTX_3090: "3090 3090-ti rtx-3090-ti",
+    Hardware.BLACKWELL: "5080 rtx-5080 5070-ti rtx-5070-ti 5070 rtx-5070",
+    Hardware.ADA: "4080 rtx-4080 l4 l40 l40s rtx-6000-ada",
+    Hardware.AMPERE: "a100 a40 a10 a6000 rtx-a6000",
 }
 _CLASS_BY_NAME = {name: kind for kind, names in _USUAL_NAMES.items() for name in names.split()}
 
@@ -98,10 +117,10 @@ def classify_gpu(name: str, capability: str, memory_total: int | None) -> Hardwa
     """Return the class of a GPU by its name, compute capability ("12.0") and bytes of memory; it may be UNKNOWN.
 
     Names are cut short ("NVIDIA GeForce RTX 5090 ...") and differ between drivers, and recipes are sized by memory.
-    So a "5090" with the memory of the laptop's (24 GB, desktop 32 GB) counts as one, whatever else it is called.
+    So a "5090" or a "4090" with the memory of the laptop's (24 and 16 GB) counts as one, whatever else it is called.
     """
     for its_capability, words, kind in _CLASSES:
         if re.fullmatch(its_capability, capability) and re.search(words, name, re.IGNORECASE):
-            small = memory_total is not None and 0 < memory_total < 28 * _GIB
-            return Hardware.RTX_5090_LAPTOP if kind is Hardware.RTX_5090 and small else kind
+            least, laptop = _LAPTOPS.get(kind, (0, kind))
+            return laptop if memory_total is not None and 0 < memory_total < least else kind
     return Hardware.UNKNOWN

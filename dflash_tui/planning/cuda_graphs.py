@@ -49,6 +49,7 @@ _FLASHINFER_SINCE = {
     Hardware.GB10: Version("0.28.0"),
     Hardware.RTX_5090: Version("0.28.0"),
     Hardware.RTX_5090_LAPTOP: Version("0.28.0"),
+    Hardware.RTX_PRO_6000: Version("0.28.0"),
     Hardware.H100: Version("0.30.0"),
     Hardware.H200: Version("0.30.0"),
     Hardware.HOPPER: Version("0.30.0"),

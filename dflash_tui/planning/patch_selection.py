@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from dflash_tui.machine.hardware import Hardware
+from dflash_tui.machine.hardware import SM_12X
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.patch_file import Patch, VllmBuild
@@ -147,8 +147,7 @@ def format_reference(link: str) -> str:
 PATCH = "triton-split-verify"
 # MAX_3D_QUERY_LEN of v1/attention/ops/triton_unified_attention.py; earlier releases split steps of one token only.
 _MOST_SPLIT = {"0.33.0": 8}
-# GPUs whose FlashAttention takes heads of at most 256, so that wider heads run on Triton.
-_WITHOUT_WIDE_HEADS = frozenset({Hardware.GB10, Hardware.RTX_5090, Hardware.RTX_5090_LAPTOP})
+# Where FlashAttention takes heads of at most 256, so that wider heads run on Triton.
 _WIDEST_HEAD = 256
 
 
@@ -167,4 +166,4 @@ def uses_triton(resolved: ResolvedRecipe) -> bool:
         return str(backend).upper() == "TRITON_ATTN"
     config = resolved.target.config
     widest = max(config.head_dim or 0, config.global_head_dim or 0) if config else 0
-    return widest > _WIDEST_HEAD and resolved.hardware in _WITHOUT_WIDE_HEADS
+    return widest > _WIDEST_HEAD and resolved.hardware in SM_12X

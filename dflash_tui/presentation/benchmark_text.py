@@ -148,15 +148,15 @@ def _format_window(measured: LevelSummary) -> list[str]:
 def format_level(measured: LevelSummary) -> str:
     """Return the summary of one level of concurrency in two or three lines."""
     failed = f", {measured.failed} failed" if measured.failed else ""
+    unit, rate = ("chunk", "chunks/s") if measured.token_count is TokenCount.CHUNKS else ("token", "tok/s")
     lines = [
-        f"{pluralize(measured.requests, 'request')}{failed}, {pluralize(measured.tokens, 'token')} in "
-        f"{measured.seconds:.1f} s: "
-        f"{measured.tok_s:.1f} tok/s",
+        f"{pluralize(measured.requests, 'request')}{failed}, {pluralize(measured.tokens, unit)} in "
+        f"{measured.seconds:.1f} s: {measured.tok_s:.1f} {rate}",
         *_format_window(measured),
     ]
     if measured.figures and (speed := measured.figures.tok_s):
         bounds = f"{speed.low:.1f} to {speed.high:.1f}" + (" (p5 to p95)" if speed.percentiles else "")
-        lines.append(f"decode tok/s median {speed.median:.1f}, {bounds}, {pluralize(speed.n, 'request')}")
+        lines.append(f"decode {rate} median {speed.median:.1f}, {bounds}, {pluralize(speed.n, 'request')}")
     lines += _explain_missing_speeds(measured)
     if measured.acceptance is not None:
         positions = " ".join(UNKNOWN if share is None else f"{share:.0%}" for share in measured.per_position)

@@ -52,7 +52,7 @@ def test_a_design_plans_each_arm_by_itself():
         ("--vary", "start.warm-up=off,on", "--measure", "start", "--cold"),
     ],
 )
-def test_the_command_of_a_design_leads_to_the_same_design(words):
+def test_design_command_rebuilds_same_design(words):
     """As a shell reads it, with nothing left to a default; the id alone is another."""
     design, _ = experiment("demo-cpu", *words)
     program, *rest = shlex.split(design.command)
@@ -78,12 +78,12 @@ def test_the_panel_takes_the_same_options():
     ("words", "fixed"),
     [(("demo-cpu",), False), (("demo-cpu", *TOY), True), (("qwen3.5-27b", "--fixed"), True)],
 )
-def test_answers_of_a_real_model_end_where_it_ends_them(words, fixed):
+def test_real_model_answers_end_by_themselves(words, fixed):
     """Toy and random weights have no end of their own, so that their answers are as long as was asked for."""
     assert experiment(*words, "--vary", "n=0,4")[0].fixed is fixed
 
 
-def test_starts_are_measured_with_filled_caches_or_with_empty_ones():
+def test_starts_use_filled_or_empty_caches():
     """A first boot of each arm fills them and is one more; arms that differ in a measure alone are two."""
     words = ("demo-cpu", "--vary", "start.modelinfos=on,off", "--measure", "start", "--boots", "3")
     filled, cold = experiment(*words)[0], experiment(*words, "--cold")[0]
@@ -133,12 +133,12 @@ def test_a_mistake_is_told_before_anything_begins(words, said):
     ("words", "temperature"),
     [((), 0.0), (("--vary", "spec=on,off"), None), (("--vary", "spec=on,off", "--temperature", "0"), 0.0)],
 )
-def test_the_temperature_is_the_models_own_where_drafts_are_varied(words, temperature):
+def test_varied_drafts_use_model_default_temperature(words, temperature):
     """A patch of the sampling does nothing at 0, where answers can be held against each other."""
     assert experiment("demo-cpu", *words)[0].temperature == temperature
 
 
-def test_what_is_drawn_from_is_asked_of_the_server_and_told():
+def test_top_p_is_sent_and_needs_temperature():
     """As a published sweep had it; at temperature 0, also where nobody asked for that, it would do nothing."""
     design, _ = experiment("demo-cpu", "--vary", "n=6,8", "--top-p", "0.95")
     assert boot.choose_sampling(design).top_p == design.top_p == 0.95
@@ -148,7 +148,7 @@ def test_what_is_drawn_from_is_asked_of_the_server_and_told():
             experiment("demo-cpu", "--vary", "mode=eager,compile", "--top-p", "0.95", *words)
 
 
-def test_the_prefix_cache_is_varied_where_prompts_are_repeated():
+def test_varied_prefix_cache_needs_repeated_prompts():
     """Texts that no cache answers would compare nothing, and in repeated ones uneven answers of it are the point."""
     words = ("--vary", "enable-prefix-caching=true,false")
     with pytest.raises(UsageError, match="made unique") as caught:
@@ -168,12 +168,12 @@ def test_the_prefix_cache_is_varied_where_prompts_are_repeated():
         (("--set", "max-model-len=32768", "--vary", "max-model-len=32k,8K"), "quick"),
     ],
 )
-def test_the_suite_is_one_that_the_servers_of_all_arms_take(words, suite):
+def test_default_suite_fits_servers_of_all_arms(words, suite):
     """By the shortest context of them, in whichever of vLLM's spellings; who names a suite gets that."""
     assert experiment("demo-cpu", *words)[0].suite == suite
 
 
-def test_the_plan_counts_the_requests_of_all_streams():
+def test_plan_counts_requests_of_all_streams():
     """Five prompts alone, and four times five that keep eight streams busy twice; what is due is the same number."""
     design, _ = experiment("demo-cpu", "--suite", "quick", "--concurrency", "1,8")
     assert store.count_measured_requests(design) == 25
@@ -187,7 +187,7 @@ def test_the_plan_counts_the_requests_of_all_streams():
     )
 
 
-def test_a_patch_is_taken_out_in_one_arm():
+def test_patch_is_disabled_in_one_arm():
     """`off` names it as disabled by --set, so that a launch takes it out of the engine."""
     design, _ = experiment("demo-cpu", "--vary", "patch.cpu-expand-kernel=on,off")
     assert [(arm.plan.patches, arm.plan.disabled_patches) for arm in design.arms] == [
@@ -203,7 +203,7 @@ def test_a_patch_is_taken_out_in_one_arm():
         pytest.param(DurationEstimate(90.0, whole=True, source="by 4 earlier boots"), id="whole"),
     ],
 )
-def test_the_plan_says_what_it_will_do_and_how_long(estimate, snapshot):
+def test_plan_shows_boots_duration_and_stopped_servers(estimate, snapshot):
     """Boots in their order, what is not known as such, and what will be stopped."""
     design, _ = experiment("demo-cpu", *TOY)
     words = experiment_text.describe_experiment(design, estimate, ["20261122-010203-demo-cpu"])

@@ -8,7 +8,7 @@ from dflash_tui.cli import main
 from tests.support.played_answers import TEXT, begin_played
 
 
-def test_a_picture_is_the_moment_at_which_the_faster_arm_is_done(folders, tmp_path):
+def test_svg_shows_moment_faster_arm_finishes(folders, tmp_path):
     path = tmp_path / "ab.svg"
     assert main.main(["ab", "play", begin_played(), "--svg", str(path)]) == 0
     drawn = path.read_text(encoding="utf-8")

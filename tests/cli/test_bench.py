@@ -61,7 +61,7 @@ def run(folders, tmp_path) -> Run:
 
 
 @pytest.mark.usefixtures("folders")
-def test_without_a_server_bench_names_the_command_that_starts_one(launch, capsys):
+def test_bench_without_server_names_command_to_run(launch, capsys):
     """Where one runs, the command that lists it."""
     past, commands = ended(), []
     for step in (lambda: None, launch):
@@ -130,7 +130,7 @@ async def test_a_warm_up_does_not_count(serving, capfd):
     assert (args.warm_up, build_parser().parse_args(["bench"]).warm_up) == (2, 0)
 
 
-async def test_a_load_by_a_rate_has_its_goodput(serving, capfd):
+async def test_rate_load_reports_its_goodput(serving, capfd):
     """Requests arrive forty times a second, whatever is under way; what is asked of them is in the summary."""
     load = bench.Bench(
         Server.from_run(serving), SUITE, FREE, rounds=5, rate=40.0, slo=summary.parse_slo("ttft=60,e2e=1e-6")
@@ -165,7 +165,7 @@ def test_the_options_of_the_command_are_checked(capsys):
     assert "from 1 to 1024, not '0'" in capsys.readouterr().err
 
 
-def test_requests_say_how_tokens_are_drawn_where_they_are_asked_to():
+def test_requests_carry_sampling_only_if_set():
     bodies = [
         client._build_measured_body(
             Server("", "toy"), SUITE.prompts[0], 0, Sampling(temperature=0.6, top_p=share, top_k=most)
@@ -178,7 +178,7 @@ def test_requests_say_how_tokens_are_drawn_where_they_are_asked_to():
 LAPTOP = "gemma-4-26b-a4b", "--gpu", "rtx-5090-laptop", "--profile"
 
 
-def test_requests_are_sampled_as_the_published_ones_were(monkeypatch):
+def test_bench_samples_like_published_figures(monkeypatch):
     """Where the figures are of the same launch, and the user asked for nothing else."""
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     seed, stock = (command_line.planned(*LAPTOP, profile).plan for profile in ("seed", "stock"))

@@ -30,7 +30,7 @@ def test_pairs_are_chosen_by_method_and_memory(words, within, without, capsys):
     assert 0 < len(names) < len(PAIRS)
 
 
-def test_a_row_names_the_precision_that_fits_and_how_to_serve_it(capsys):
+def test_row_names_fitting_precision_and_serve_command(capsys):
     [row] = rows(capsys, "qwen3.8-27b/dflash2", "--gpu", "rtx-5090")
     assert (row["model"], row["need_gib"], row["fits"], row["need_without"]) == (
         "unsloth/Qwen3.8-27B-NVFP4",
@@ -42,7 +42,7 @@ def test_a_row_names_the_precision_that_fits_and_how_to_serve_it(capsys):
     assert row["command"].split()[2:] == words
 
 
-def test_the_figure_of_the_machine_is_shown_and_not_that_of_another_engine(capsys):
+def test_row_shows_machine_figure_of_own_engine(capsys):
     """llama.cpp and SGLang have figures of one 5090 and one GB10 for these; vLLM has none for the first."""
     assert main.main(["recipes", "catalogue", "--gpu", "rtx-5090"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
@@ -77,7 +77,7 @@ def folder_with(path: Any, config: dict[str, Any]) -> str:
     return str(path)
 
 
-def test_a_target_alone_is_told_the_drafters_that_are_known(tmp_path, capsys):
+def test_target_alone_is_offered_its_known_drafters(tmp_path, capsys):
     shape = {"architectures": ["Qwen3_5ForConditionalGeneration"], "mtp_num_hidden_layers": 1}
     assert main.main(["plan", "--target", folder_with(tmp_path / "Qwen3.8-27B-FP8", shape), "--gpu", "h100"]) == 0
     out, err = capsys.readouterr()

@@ -32,7 +32,7 @@ def asked(run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.log.read_text().splitlines() if line.startswith("{")]
 
 
-def test_lines_of_a_pipe_are_turns_of_one_conversation(launch, typed, capfd):
+def test_piped_lines_are_turns_of_one_conversation(launch, typed, capfd):
     """The answer alone is on stdout; thoughts, measures and what a command did are on stderr. Text is escaped."""
     run = launch("log", "telling", "thinks=Let |me |see", f"adds={HOSTILE}")
     wait_for_answer(run.url)
@@ -74,7 +74,7 @@ def test_a_failure_ends_a_pipe(launch, typed, capfd):
     assert "EngineCore" in capfd.readouterr().err
 
 
-def test_bytes_that_are_no_characters_are_sent_as_question_marks(launch, typed, capfd):
+def test_invalid_bytes_are_sent_as_question_marks(launch, typed, capfd):
     """As a pipe and the command line may have them, where Python keeps such bytes as halves of surrogate pairs."""
     run = launch("log")
     wait_for_answer(run.url)
@@ -90,7 +90,7 @@ def test_a_run_that_has_ended_is_refused(launch, capfd):
     assert "up RECIPE" in capfd.readouterr().err
 
 
-def test_on_a_terminal_ctrl_c_stops_the_answer_and_no_more(launch, terminal):
+def test_ctrl_c_on_terminal_stops_only_answer(launch, terminal):
     """What came so far is said again with the next line."""
     run = launch("log", "stays=1")
     wait_for_answer(run.url)

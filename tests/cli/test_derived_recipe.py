@@ -28,7 +28,7 @@ def only_recipe() -> Path:
     return path
 
 
-def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
+def test_plan_from_two_folders_shows_its_rules(tmp_path, capsys):
     words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
     assert main.main(["plan", *words, "--gpu", "h100"]) == 0
     out, err = capsys.readouterr()
@@ -42,7 +42,7 @@ def test_two_folders_are_planned_and_the_rules_are_told(tmp_path, capsys):
     assert capsys.readouterr().out == out
 
 
-def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path, capsys):
+def test_plan_names_required_release_and_draft_count(tmp_path, capsys):
     """Before anything is installed or downloaded; the release would not start it, the drafts are only warned of."""
     words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
     assert main.main(["plan", *words, "--gpu", "h100", "--vllm", "0.26.0", "--set", "n=9"]) == 0
@@ -54,7 +54,7 @@ def test_a_plan_says_which_release_and_how_many_drafts_the_pair_is_for(tmp_path,
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
-def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
+def test_draft_count_missing_in_config_is_requested(tmp_path, capsys):
     target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
     words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]
     words += [model(tmp_path / "small", {"architectures": ["DSparkDraftModel"]})]
@@ -65,7 +65,7 @@ def test_drafts_that_no_config_names_are_asked_for(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
-def test_a_class_of_machine_is_planned_by_its_own_rules(tmp_path, gpu, cache, capsys):
+def test_machine_class_gets_its_own_plan_rules(tmp_path, gpu, cache, capsys):
     """And nobody reported a derived pair anywhere, so no class is one where it is known."""
     assert main.main(["plan", "--target", model(tmp_path / "big", TARGET), "--gpu", gpu, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -86,7 +86,7 @@ def test_half_an_index_of_weights_is_refused(tmp_path, capsys, index):
     assert "is not whole" in capsys.readouterr().err
 
 
-def test_large_and_endless_files_of_a_model_are_read(tmp_path, capsys):
+def test_huge_and_endless_model_files_are_handled(tmp_path, capsys):
     """A config.json of 50 MB, a template that never ends, and a tokenizer without added tokens."""
     big = model(tmp_path / "big", TARGET | {"notes": "a" * (50 << 20)})
     template = "{% for i in range(10**12) %}<tool_call>{% endfor %}" + "{% if a %}" * 5000
@@ -104,7 +104,7 @@ def test_a_relative_folder_becomes_absolute(tmp_path, monkeypatch, capsys):
     assert big in json.loads(capsys.readouterr().out)["argv"]
 
 
-def test_no_word_of_a_config_becomes_a_key_of_the_recipe(tmp_path):
+def test_config_text_never_becomes_recipe_key(tmp_path):
     """Rules are written into comments, and what they quote has one line."""
     words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "Y" * 1000]
     for number, word in enumerate(words):
@@ -125,7 +125,7 @@ def test_a_target_alone_drafts_by_itself(tmp_path, method, tokens, capsys):
     assert ("--speculative-config" in capsys.readouterr().out) is (method != "none")
 
 
-def test_a_recipe_of_ones_own_is_begun_from_two_models(tmp_path, capsys):
+def test_new_recipe_is_created_from_two_models(tmp_path, capsys):
     words = ["--target", model(tmp_path / "big", TARGET), "--drafter", model(tmp_path / "small", DRAFTER)]
     assert main.main(["recipes", "new", "mine", *words]) == 0
     assert main.main(["recipes", "check", "mine"]) == 0
@@ -137,7 +137,7 @@ def test_a_recipe_of_ones_own_is_begun_from_two_models(tmp_path, capsys):
     assert "DFlash2DraftModel" in (paths.user_recipes_folder() / "mine.yaml").read_text()
 
 
-def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):
+def test_hub_repository_is_read_without_weights(hub, capsys):
     hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": bytes(3_000_000)}}
     assert main.main(["plan", "--target", "owner/big", "--gpu", "h100"]) == 0
     assert recipe_loader.load_recipe(only_recipe()).target.size_gb == 0.003
@@ -153,7 +153,7 @@ def test_a_repository_is_read_from_the_hub_without_its_weights(hub, capsys):
         ({}, "missing", "spelling"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_words(hub, files, refusal, word, capsys):
+def test_unreadable_hub_repository_is_explained(hub, files, refusal, word, capsys):
     hub.repos, hub.refusal = {"owner/big": files}, refusal
     assert main.main(["plan", "--target", "owner/big", "--gpu", "h100"]) in {1, 2}
     assert word in capsys.readouterr().err
@@ -165,7 +165,7 @@ def test_a_recipe_or_a_target_is_named(capsys):
     assert capsys.readouterr().err
 
 
-def test_a_target_alone_lists_the_drafters_of_the_hubs_model_tree(hub, capsys):
+def test_target_alone_lists_drafters_of_hub_tree(hub, capsys):
     """A target without a head of its own: the one that the tree has is offered."""
     hub.repos = {
         "owner/big": {
@@ -183,7 +183,7 @@ def test_a_target_alone_lists_the_drafters_of_the_hubs_model_tree(hub, capsys):
     assert not hub.sent("model.safetensors")
 
 
-def test_the_drafter_of_the_targets_own_precision_is_listed_and_proposed_first(hub, capsys):
+def test_drafter_with_matching_precision_is_proposed_first(hub, capsys):
     """Those of one name alone change places; the plan and a recipe say it, too."""
     names = ["z/big-DFlash", "z/big-DFlash-FP8", "z/big-DFlash-NVFP4"]
     hub.repos = {name: {"config.json": json.dumps(DRAFTER).encode(), "model.safetensors": b"w"} for name in names}
@@ -217,7 +217,7 @@ CALLS = """<tool_call>{"name": x, "arguments": y}</tool_call>"""
         ({"tokenizer_config.json": MISTRAL}, "mistral"),
     ],
 )
-def test_a_plan_has_the_parser_of_the_chat_template(hub, tmp_path, capsys, files, parser):
+def test_plan_takes_parser_from_chat_template(hub, tmp_path, capsys, files, parser):
     """As a folder, and from the hub."""
     folder = model(tmp_path / "big", TARGET)
     for file, text in files.items():
@@ -238,7 +238,7 @@ def test_a_plan_has_the_parser_of_the_chat_template(hub, tmp_path, capsys, files
         (["tool-call-parser=hermes"], ""),
     ],
 )
-def test_a_named_parser_is_held_against_the_tokenizer(tmp_path, capsys, settings, refused):
+def test_named_parser_is_checked_against_tokenizer(tmp_path, capsys, settings, refused):
     folder = Path(model(tmp_path / "smollm2", {"architectures": ["LlamaForCausalLM"]}))
     for file in (Path(__file__).parents[1] / "data/smollm2").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
@@ -251,7 +251,7 @@ def test_a_named_parser_is_held_against_the_tokenizer(tmp_path, capsys, settings
         assert ("✗ parsers" in said) == bool(refused)
 
 
-def test_a_method_of_its_own_asks_no_model_tree(hub):
+def test_plan_without_drafting_asks_no_model_tree(hub):
     hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": b"w"}}
     assert main.main(["plan", "--target", "owner/big", "--method", "none", "--gpu", "h100"]) == 0
     assert "api/models" not in {asked.path for asked in hub.asked}

@@ -117,7 +117,7 @@ def test_hostile_texts_change_no_terminal_state(terminal, tmp_path, folders):
 
 
 @pytest.mark.long
-def test_a_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
+def test_hostile_server_is_drawn_as_text_only(terminal, launch, tmp_path):
     """A living one: its log, its metrics, what it answers to prompts and why it refuses them; in lines as well."""
     (tmp_path / "said").write_bytes(SAID.encode(errors="surrogateescape"))
     allowed = Seen(terminal())

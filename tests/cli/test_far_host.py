@@ -43,7 +43,7 @@ def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | more, input="")
 
 
-def test_streams_and_exit_code_are_those_of_the_far_command(far):
+def test_far_streams_and_exit_code_pass_through(far):
     listed = run("recipes", "--json")
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "demo-cpu" in [json.loads(line)["name"] for line in listed.stdout.splitlines()]
@@ -53,7 +53,7 @@ def test_streams_and_exit_code_are_those_of_the_far_command(far):
     assert "error" in wrong.stderr
 
 
-def test_what_comes_by_stderr_does_nothing_to_a_terminal(far, tmp_path):
+def test_far_stderr_sends_no_escapes_to_terminal(far, tmp_path):
     """Of ssh and of what it reaches, also where a character comes in two pieces."""
     hostile = tmp_path / "hostile"
     hostile.write_bytes(b"".join(escapes.raw().values()) + escapes.all_of_them().encode() + b"\r\n")
@@ -88,7 +88,7 @@ def test_what_colours_travels_and_no_token(far, tmp_path):
     assert key not in variables + near.read_text()
 
 
-def test_without_the_program_it_is_refused_and_says_how(far, capsys):
+def test_missing_far_program_is_refused_with_hint(far, capsys):
     far.put_answer("exit 127")
     assert main(["--host", "spark-b", "ps", "--json"]) == 2
     said = json.loads(capsys.readouterr().out)
@@ -96,7 +96,7 @@ def test_without_the_program_it_is_refused_and_says_how(far, capsys):
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 7), ("n", 2)])
-def test_on_a_terminal_it_asks_before_it_installs(far, terminal, tmp_path, answer, code):
+def test_terminal_is_asked_before_far_install(far, terminal, tmp_path, answer, code):
     """Once it is there, what was asked for is run."""
     installed = tmp_path / "installed"
     put_far_program(far, "exit 7")
@@ -129,7 +129,7 @@ def test_another_program_there(far, greeting, code, word):
         ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "ssh-keygen -R"),
     ],
 )
-def test_a_host_that_is_not_reached_is_one_sentence(far, said, word, capsys):
+def test_unreachable_host_is_reported_in_one_sentence(far, said, word, capsys):
     far.put_answer(f"echo '{said}' >&2; exit 255")
     assert main(["--host", "spark-b"]) == 2
     assert word in capsys.readouterr().err
@@ -140,7 +140,7 @@ def test_what_is_no_other_host_is_refused(capsys):
     assert "-oProxyCommand=touch x" in capsys.readouterr().err
 
 
-def test_a_broken_connection_is_an_error_of_ours(far):
+def test_broken_connection_is_reported_as_own_error(far):
     put_far_program(far, "echo half of it; exit 255")
     done = run("ps", "--json")
     assert done.returncode == 1
@@ -149,7 +149,7 @@ def test_a_broken_connection_is_an_error_of_ours(far):
     assert "dflash-tui --host spark-b" in json.loads(error)["do"]
 
 
-def test_a_broken_panel_leaves_the_terminal_as_it_was(far, terminal):
+def test_broken_far_panel_restores_terminal(far, terminal):
     """Of what the far program said, nothing else is undone: it draws in this terminal."""
     put_far_program(far, "printf '\\033[?1049h\\033[?1003h'; stty raw -echo; echo cut >&2; exit 255")
     window = terminal("--host", "spark-b", "attach")

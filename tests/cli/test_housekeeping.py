@@ -90,7 +90,7 @@ def test_disk_names_a_command_for_each_thing(folders, monkeypatch, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 7
 
 
-def test_what_is_small_on_the_disk_has_one_row_and_the_rows_add_up_to_the_total(folders, monkeypatch, capsys):
+def test_small_entries_share_row_counted_in_total(folders, monkeypatch, capsys):
     monkeypatch.setenv("HF_HUB_CACHE", str(folders / "hub"))
     monkeypatch.setenv("UV_CACHE_DIR", str(folders / "uv"))
     small = [folders / "hub" / "models--a--b", folders / "hub" / "models--a--c", paths.runs_folder() / "r"]
@@ -124,7 +124,7 @@ def test_bash_completes_commands_options_and_recipes(tmp_path, capsys):
     assert done.stdout.splitlines() == ["report replay", "demo-cpu", "--older-than"]
 
 
-def test_a_recipe_whose_name_a_shell_would_run_is_not_completed(folders, capsys):
+def test_shell_code_recipe_name_is_not_completed(folders, capsys):
     paths.user_recipes_folder().mkdir(parents=True)
     for name in ("plain", "$(touch pwned)", "a;b"):
         (paths.user_recipes_folder() / f"{name}.yaml").touch()

@@ -61,7 +61,7 @@ def home(folders, monkeypatch) -> Run:
     return kept("fail_max_model_len_kv", Exited(1795224300.0, 1))
 
 
-def test_every_command_with_json_has_a_format_and_a_row():
+def test_every_json_command_has_format_and_row():
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     formats = {name: json_formats.find_format(name) for name in list_commands(build_parser())}
     assert [name for name, format_ in formats.items() if not format_] == []
@@ -135,7 +135,7 @@ def list_fields() -> dict[str, dict[str, Any]]:
     return {"formats": formats, "fields": fields}
 
 
-def test_no_field_of_a_version_is_taken_away(request):
+def test_published_format_version_never_loses_field(request):
     """One may be added; `--update-plans` writes them down. A format that loses one gets a new version."""
     now = list_fields()
     if request.config.getoption("--update-plans"):

@@ -48,7 +48,7 @@ def told(words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_fits_80_columns_and_says_all(name, monkeypatch, tmp_path):
+def test_list_fits_80_columns_and_loses_nothing(name, monkeypatch, tmp_path):
     hostile_home.made(SAID, tmp_path)
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     now = time.time()
@@ -63,7 +63,7 @@ def test_a_list_fits_80_columns_and_says_all(name, monkeypatch, tmp_path):
         assert Counter(narrow.split()) == Counter(wide.split())
 
 
-def test_status_is_folded_below_its_first_word_and_a_command_is_not(monkeypatch):
+def test_status_is_folded_but_command_is_not(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     command = "  stop:  dflash-tui stop 20261121-012400-a-recipe-with-a-long-name --then --more"
@@ -82,7 +82,7 @@ def test_an_error_is_folded(monkeypatch):
     assert max(len(line) for line in screen.getvalue().splitlines() if len(line.split()) > 1) <= 40
 
 
-def test_what_is_read_by_a_program_is_not_folded(monkeypatch, capsys):
+def test_piped_plan_output_is_not_folded(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert main.main(["plan", "gemma-4-31b", "--gpu", "gb10", "--verbose"]) == 0
     assert max(map(len, capsys.readouterr().out.partition("\ncommand\n")[0].splitlines())) > 200

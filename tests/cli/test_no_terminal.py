@@ -27,7 +27,7 @@ def slave() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("missing", [None, *STREAMS])
-def test_all_three_streams_have_to_be_a_terminal(slave, tmp_path, monkeypatch, missing):
+def test_terminal_requires_all_three_streams(slave, tmp_path, monkeypatch, missing):
     with (tmp_path / "file").open("w") as file, open(slave, closefd=False, mode="w") as screen:
         for name in STREAMS:
             monkeypatch.setattr(sys, name, file if name == missing else screen)
@@ -36,7 +36,7 @@ def test_all_three_streams_have_to_be_a_terminal(slave, tmp_path, monkeypatch, m
         assert (here, formatting.has_terminal()) == (missing is None, False)
 
 
-def test_a_redirected_stderr_gets_words_and_no_panel(slave):
+def test_redirected_stderr_gets_words_without_panel(slave):
     """It was filled with the panel's escapes, while the terminal stayed blank."""
     done = subprocess.run(
         [sys.executable, "-m", "dflash_tui", *()],
@@ -49,7 +49,7 @@ def test_a_redirected_stderr_gets_words_and_no_panel(slave):
     assert (done.returncode, b"the panel needs a terminal" in done.stderr, b"\x1b" in done.stderr) == (2, True, False)
 
 
-def test_the_panel_asks_the_terminal_for_its_size(monkeypatch):
+def test_panel_takes_its_size_from_terminal(monkeypatch):
     """Textual believes these two of whatever is in them: a billion columns took gigabytes, and no key was heard."""
     monkeypatch.setenv("COLUMNS", "999999999")
     monkeypatch.setenv("LINES", "999999999")
@@ -59,7 +59,7 @@ def test_the_panel_asks_the_terminal_for_its_size(monkeypatch):
     assert seen == [set()]
 
 
-def test_ctrl_c_while_modules_are_imported_is_no_traceback(monkeypatch):
+def test_ctrl_c_during_import_shows_no_traceback(monkeypatch):
     def interrupted() -> int:
         raise KeyboardInterrupt
 

@@ -25,7 +25,7 @@ def lost() -> dict[int, Orphan]:
 
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore_DP1", "VLLM::Worker_TP0"])
-def test_an_engine_whose_server_is_gone_is_an_orphan(tree, title):
+def test_engine_without_its_server_is_orphan(tree, title):
     """As long as its parent lives it is none; once that is killed it is one, with the memory that it holds."""
     server, engine = tree(title)
     assert engine not in lost()
@@ -35,7 +35,7 @@ def test_an_engine_whose_server_is_gone_is_an_orphan(tree, title):
     assert 64 * MIB < found.resident < 128 * MIB
 
 
-def test_the_workers_of_an_orphan_are_part_of_it(tree):
+def test_orphan_includes_its_workers(tree):
     """A core with a worker is one orphan with the memory of both; when the core goes, too, the worker is one."""
     server, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
     end(server)
@@ -46,7 +46,7 @@ def test_the_workers_of_an_orphan_are_part_of_it(tree):
     assert core not in lost()
 
 
-def test_what_outlives_its_parent_by_design_is_no_orphan(tree):
+def test_detached_server_or_program_is_no_orphan(tree):
     """A server does, and so may a program that has nothing to do with vLLM."""
     for title in ("VLLM::APIServer", "sleeper"):
         launcher, launched = tree(title)
@@ -55,7 +55,7 @@ def test_what_outlives_its_parent_by_design_is_no_orphan(tree):
         assert launched not in lost()
 
 
-def test_an_orphan_that_has_ended_by_itself_is_no_error(monkeypatch, capsys):
+def test_orphan_that_already_ended_is_no_error(monkeypatch, capsys):
     """Between the moment in which it was found and that in which it would be stopped."""
     gone = subprocess.Popen(["true"])
     gone.wait()

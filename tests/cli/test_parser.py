@@ -47,7 +47,7 @@ def test_options_alone_are_an_error(capsys):
     assert "--" in capsys.readouterr().err
 
 
-def test_a_reason_that_is_recorded_holds_no_secret(capsys):
+def test_recorded_force_reason_holds_no_secret(capsys):
     assert parsed("up", "toy", "--force", "I know why")["force"] == "I know why"
     with pytest.raises(SystemExit):
         parsed("up", "toy", "--force", "because hf_aBaBaBaBaBaBaBaBaB")
@@ -86,7 +86,7 @@ def test_an_old_name_means_the_new_one(words, ours, capsys):
     ("words", "name"),
     [("demo-cpu", "up demo-cpu"), ("gema-4-31b", "up gemma-4-31b"), ("ps --al1", "--all"), ("recipes chek", "check")],
 )
-def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, capsys):
+def test_wrong_word_gets_one_line_with_suggestion(words, name, capsys):
     with pytest.raises(SystemExit) as caught:
         parsed(*words.split())
     assert caught.value.code == 2
@@ -96,7 +96,7 @@ def test_a_wrong_word_is_answered_in_one_line_with_the_nearest(words, name, caps
 
 
 @pytest.mark.parametrize("words", ["xyzzy", "ps --xyzzy", "engine"])
-def test_what_is_near_nothing_is_one_line_too(words, capsys):
+def test_word_without_near_match_gets_one_line(words, capsys):
     with pytest.raises(SystemExit) as caught:
         parsed(*words.split())
     error = capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_help_is_a_command_too(capsys):
 
 
 @pytest.mark.parametrize("gpu", ["DGX Spark", "GB10"])
-def test_a_plan_takes_a_class_by_any_usual_name(gpu):
+def test_plan_takes_machine_class_by_usual_names(gpu):
     args = build_parser().parse_args(["plan", "gemma-4-31b", "--gpu", gpu])
     assert read_launch_request(args).gpu == "gb10"
 
@@ -123,7 +123,7 @@ def test_a_plan_takes_a_class_by_any_usual_name(gpu):
         (("--host", "spark", "--install-peers", "up", "toy", "--install-peers"), ["up", "toy", "--install-peers"]),
     ],
 )
-def test_what_follows_a_host_is_left_to_the_program_there(words, far, monkeypatch):
+def test_words_after_host_go_to_far_program(words, far, monkeypatch):
     monkeypatch.setenv("DFLASH_TUI_RECIPE", "toy")
     args = parsed(*words)
     assert (args["host"], args["far_words"], args["command"]) == ("spark", far, None)
@@ -131,14 +131,14 @@ def test_what_follows_a_host_is_left_to_the_program_there(words, far, monkeypatc
 
 
 @pytest.mark.parametrize("words", [("--host", "--json"), ("ps", "--host", "spark")])
-def test_a_host_comes_first_and_has_a_name(words, capsys):
+def test_host_option_comes_first_and_needs_name(words, capsys):
     with pytest.raises(SystemExit) as caught:
         parsed(*words)
     assert caught.value.code == 2
     assert "--host" in capsys.readouterr().err
 
 
-def test_a_yes_to_an_installation_needs_a_host(capsys):
+def test_install_peers_option_needs_host(capsys):
     with pytest.raises(SystemExit):
         parsed("--install-peers")
     assert "--host" in capsys.readouterr().err

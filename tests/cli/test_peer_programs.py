@@ -45,7 +45,7 @@ def test_an_option_says_yes(far, capsys, words):
     assert far.read_text() == "x\n"
 
 
-def test_it_is_installed_once_although_it_is_missing_still(far, capsys):
+def test_far_program_is_installed_only_once(far, capsys):
     """As where another program of that name is found first."""
     program = far.parent / "ssh"
     program.write_text(program.read_text().replace(f"exec {sys.executable}", "true"))
@@ -54,7 +54,7 @@ def test_it_is_installed_once_although_it_is_missing_still(far, capsys):
     assert far.read_text() == "x\n"
 
 
-def test_a_program_that_reads_json_is_not_asked(far, capsys):
+def test_json_caller_is_not_asked_to_install(far, capsys):
     assert main([*COMMANDS[0], "--json"]) == 2
     assert "--install-peers" in json.loads(capsys.readouterr().out)["do"]
 

@@ -32,7 +32,7 @@ def serving(launch):
     return run
 
 
-def test_the_data_is_on_stdout_and_where_it_goes_on_stderr(serving, capfd):
+def test_data_is_on_stdout_hints_on_stderr(serving, capfd):
     """`ps --for opencode > opencode.json` is a file that opencode reads."""
     assert main(["ps", "--for", "opencode"]) == 0
     shown = capfd.readouterr()
@@ -46,7 +46,7 @@ def test_the_data_is_on_stdout_and_where_it_goes_on_stderr(serving, capfd):
     assert f"{serving.url}/v1" in capfd.readouterr().out
 
 
-def test_a_boot_of_an_experiment_is_called_one(serving, capfd, monkeypatch):
+def test_ps_and_chat_name_boot_of_experiment(serving, capfd, monkeypatch):
     """Where it is the only server, or is named: it is gone when the A/B goes on."""
     boot = replace(serving, plan=replace(serving.plan, env={**serving.plan.env, EXPERIMENT_MARK: "the-ab"}))
     (serving.folder / registry.RUN_FILE).write_bytes(msgspec.json.encode(boot))
@@ -56,7 +56,7 @@ def test_a_boot_of_an_experiment_is_called_one(serving, capfd, monkeypatch):
         assert "the-ab" in capfd.readouterr().err
 
 
-def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, monkeypatch):
+def test_remote_user_gets_tunnel_and_host_commands(serving, capfd, monkeypatch):
     """Who came by `--host`: a tunnel to the server, and commands that name the host."""
     monkeypatch.setenv(formatting.CALLED_AS, "ann@spark-b")
     port = serving.plan.port
@@ -69,7 +69,7 @@ def test_a_user_of_another_machine_is_told_the_way_from_there(serving, capfd, mo
     assert f"dflash-tui --host ann@spark-b stop {serving.id}" in farewell
 
 
-def test_a_server_on_all_addresses_is_reached_by_those_of_the_interfaces(launch, capfd, monkeypatch):
+def test_server_on_all_addresses_lists_interface_addresses(launch, capfd, monkeypatch):
     """Not by the loopback that our own programs use, nor by a bridge of containers."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
     interfaces = (
@@ -129,7 +129,7 @@ def test_ps_has_the_endpoint(serving, capfd):
     assert (told["url"], told["model"], told["key_variable"]) == (endpoint.url, endpoint.model, "")
 
 
-def test_ps_says_what_nccl_uses_on_other_hosts(serving, capfd, monkeypatch):
+def test_ps_shows_nccl_transport_on_other_hosts(serving, capfd, monkeypatch):
     """With -v, once NCCL has said it there."""
     ranks = tuple(RankStatus(n, f"spark-{n}", "r", network=said) for n, said in enumerate(("Socket", "IB", ""), 1))
     monkeypatch.setattr(server_process, "read_kept", lambda _: KeptRanks(1, "", ranks))

@@ -42,7 +42,7 @@ def test_the_list_names_every_recipe(capsys):
     assert found[SHIPPED.index("gemma-4-31b")]["hardware"]["gb10"]["weights_gb"] == 33
 
 
-def test_a_broken_recipe_does_not_hide_the_others(mine, capsys):
+def test_broken_recipe_does_not_hide_others(mine, capsys):
     """It is listed with its error, on stderr or as an object."""
     (mine / "mine.yaml").write_text("title: [")
     assert main.main(["recipes"]) == 0
@@ -72,7 +72,7 @@ def test_check_reads_all_or_the_named(mine, capsys):
 
 
 @pytest.mark.parametrize("words", [["check", "nope"], ["new", "x", "--like", "nope"]])
-def test_a_name_that_is_not_there_is_2(words, capsys, folders):
+def test_missing_recipe_name_exits_with_2(words, capsys, folders):
     """And nothing is written."""
     assert main.main(["recipes", *words]) == 2
     said = capsys.readouterr()
@@ -98,7 +98,7 @@ def test_show_prefers_the_users_file(mine, capsys):
     assert f"title: {recipe_loader.find_recipe('demo-cpu').title}\n" in FULL
 
 
-def test_a_new_recipe_is_right_from_the_start(folders, capsys, snapshot):
+def test_new_recipe_passes_check_and_has_plan(folders, capsys, snapshot):
     """The template passes the check, has a plan, and names the schema that is written beside it."""
     assert main.main(["recipes", "new", "mine-1.0"]) == 0
     said = capsys.readouterr()
@@ -172,7 +172,7 @@ def test_the_readme_explains_every_key():
         assert f"`{name}`" in text
 
 
-def test_the_readme_has_a_section_for_each_recipe():
+def test_readme_has_section_for_each_recipe():
     """And for nothing else that looks like one; commands that it shows exist."""
     text = (RECIPES / "README.md").read_text()
     assert [name for name in re.findall(r"^### (.+)$", text, re.MULTILINE) if name in SHIPPED] == SHIPPED
@@ -180,7 +180,7 @@ def test_the_readme_has_a_section_for_each_recipe():
         assert f"dflash-tui recipes {action}" in text
 
 
-def test_no_text_of_a_recipe_is_cut_short():
+def test_recipe_texts_are_not_cut_by_comments():
     """` #` begins a comment in YAML, also inside a sentence without quotes; half a bracket tells."""
     words: list[str] = []
     pending = [yaml.safe_load((RECIPES / f"{name}.yaml").read_text()) for name in (*SHIPPED, "_template")]

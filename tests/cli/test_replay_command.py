@@ -36,7 +36,7 @@ def test_json_is_every_event():
     assert any(isinstance(event.get("tok_s"), float) for event in events if event["event"] == "figures")
 
 
-def test_the_panel_opens_a_recording_without_what_only_servers_need():
+def test_recording_panel_imports_no_server_modules():
     # 0.2 to 0.5 s of imports; what `replay sample` needs to show its first picture is Textual and the run itself.
     code = "import sys, dflash_tui.cli.commands.panel, dflash_tui.tui.app as app\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

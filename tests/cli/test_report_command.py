@@ -29,7 +29,7 @@ def finished() -> ExperimentReport:
     return report
 
 
-def test_an_experiment_is_told_by_its_name_or_as_the_newest(finished, capsys):
+def test_report_finds_experiment_by_name_or_newest(finished, capsys):
     assert main.main(["report"]) == 0
     said = capsys.readouterr().out
     assert "**compile is faster than eager: 1.8" in said
@@ -49,7 +49,7 @@ def test_statistics_are_behind_details(finished, capsys):
     assert [word in text for text in (short, long) for word in ("Welch", "P99")] == [False, False, True, True]
 
 
-def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
+def test_json_report_keeps_all_samples_when_reread(finished, capsys, tmp_path):
     """Whoever gets the file can have it told, and judged, on another machine."""
     path = tmp_path / "ab.json"
     assert main.main(["report", finished.design.id, "--format", "json", "-o", str(path)]) == 0
@@ -58,7 +58,7 @@ def test_json_has_every_sample_and_is_read_again(finished, capsys, tmp_path):
     assert "**compile is faster than eager: 1.8" in capsys.readouterr().out
 
 
-def test_a_report_that_cannot_be_written_whole_leaves_the_earlier_one(finished, capsys, tmp_path):
+def test_failed_report_write_keeps_earlier_report(finished, capsys, tmp_path):
     """The disk takes a part of it only: what was there stays, with its mode, and nothing lies beside it."""
     path = tmp_path / "ab.md"
     assert main.main(["report", "-o", str(path)]) == 0
@@ -109,7 +109,7 @@ def written(report: ExperimentReport | RunReport, where: str, value: object, pat
 
 
 @pytest.mark.parametrize(("where", "value", "why"), BROKEN)
-def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, value, why, capsys, tmp_path):
+def test_file_naming_unknown_arms_is_refused(where, value, why, capsys, tmp_path):
     """Whoever wrote it: what is wrong is named with the place, in every format and side by side."""
     design = a_design({str(n): a_plan("eager", n) for n in (4, 8, 15)}, (0, 1, 2, 2, 1, 0), "n")
     report = verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
@@ -122,7 +122,7 @@ def test_a_file_that_speaks_of_arms_that_it_does_not_have_is_refused(where, valu
         assert why in said
 
 
-def test_a_file_with_figures_that_cannot_be_is_refused(capsys, tmp_path):
+def test_file_with_impossible_figures_is_refused(capsys, tmp_path):
     """Which a mean, a quantile or a date could not be made of."""
     path = written(a_report(), "boots.0.began", 1e18, tmp_path / "ab.json")
     for words in (["report", path], ["report", path, "--format", "vllm-bench"], ["report", "compare", path, path]):
@@ -130,7 +130,7 @@ def test_a_file_with_figures_that_cannot_be_is_refused(capsys, tmp_path):
         assert path in capsys.readouterr().err
 
 
-def test_an_experiment_that_goes_on_has_figures_and_no_verdict(capsys):
+def test_running_experiment_has_figures_without_verdict(capsys):
     design = a_design()
     folder = store.create_experiment(design)
     store.append_event(folder, BootEnded(BASE + 99, boots(design, (10.0, 18.5))[0]))
@@ -149,7 +149,7 @@ def test_a_picture_is_drawn_of_both_kinds(finished, tmp_path):
     assert "smollm2-135m-instruct" in path.read_text()
 
 
-def test_two_real_runs_are_set_side_by_side(capsys, snapshot):
+def test_two_real_runs_are_compared(capsys, snapshot):
     """Eager and compile on an H200, one launch each: the mode is what differs, and one boot is suggestive."""
     assert main.main(["report", "compare", str(RUNS / "h200-eager.zip"), str(RUNS / "h200-compile.zip")]) == 0
     said = capsys.readouterr().out
@@ -219,7 +219,7 @@ def test_a_wrong_name_says_what_to_do(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_another_benchmark_stands_beside_ours_and_is_not_judged(finished, capsys, tmp_path, monkeypatch, snapshot):
+def test_foreign_benchmark_is_shown_but_not_judged(finished, capsys, tmp_path, monkeypatch, snapshot):
     """Nobody knows its flags, its prompts and its machine: figures of both, the label, and a refusal."""
     monkeypatch.chdir(tmp_path)
     path = Path("bench.json")
@@ -239,7 +239,7 @@ def test_a_run_is_exported_for_other_readers(capsys):
     assert main.main(["report", "compare", "sample", "sample", "--format", "vllm-bench"]) == 2
 
 
-def test_an_ab_is_exported_a_line_per_boot_and_read_back(finished, capsys, tmp_path):
+def test_ab_export_has_one_line_per_boot(finished, capsys, tmp_path):
     """As `vllm bench serve --append-result --metadata` writes it; read again it stands beside a run, with its label."""
     path = tmp_path / "ab.json"
     assert main.main(["report", finished.design.id, "--format", "vllm-bench", "-o", str(path)]) == 0

@@ -36,7 +36,7 @@ def test_every_word_comes_back(words):
     assert unquoted(" ".join(map(service._quote, words))) == words
 
 
-def test_what_runs_is_this_installation_with_the_options_of_a_launch(folders, monkeypatch, capsys):
+def test_unit_runs_this_installation_with_launch_options(folders, monkeypatch, capsys):
     """Absolute paths, the options and the port of the plan, no token; where to put those is said."""
     for name in ("HF_TOKEN", "VLLM_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "hf_planted_0123456789abcdef")

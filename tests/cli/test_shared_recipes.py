@@ -51,7 +51,7 @@ def own_recipes() -> set[str]:
     return {path.name for path in paths.user_recipes_folder().glob("*")}
 
 
-def test_a_recipe_of_others_is_checked_and_shown(tmp_path, capsys):
+def test_added_recipe_is_checked_and_shown(tmp_path, capsys):
     source = tmp_path / "theirs.yaml"
     source.write_text(FULL)
     assert main.main(["recipes", "add", str(source), "--json"]) == 0
@@ -70,7 +70,7 @@ def test_a_recipe_of_others_is_checked_and_shown(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words", [["add", "theirs.yaml"], ["import", "--", "vllm", "serve", "a/b", "--trust-remote-code"]]
 )
-def test_a_recipe_that_cannot_be_shown_is_not_kept(tmp_path, words):
+def test_recipe_is_not_kept_if_output_fails(tmp_path, words):
     (tmp_path / "theirs.yaml").write_text(FULL)
     argv = [sys.executable, "-m", "dflash_tui", "recipes", words[0], *["--json"], *words[1:]]
     with Path("/dev/full").open("wb") as full:
@@ -79,7 +79,7 @@ def test_a_recipe_that_cannot_be_shown_is_not_kept(tmp_path, words):
     assert own_recipes() == set()
 
 
-def test_a_recipe_comes_from_an_address_without_our_secrets(web, capsys, monkeypatch):
+def test_recipe_download_sends_no_secrets(web, capsys, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghijABCDEFGHIJ")
     to = {"/a.yaml": httpx.Response(302, headers={"Location": "https://raw.example/b.yaml", "Set-Cookie": "a=b"})}
     seen = web(lambda request: to.get(request.url.path) or sent(FULL))
@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[str, Answer]] = {
 
 
 @pytest.mark.parametrize(("address", "answer"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_recipe_or_catalogue_is_refused(address, answer, web, capsys):
+def test_invalid_recipe_or_catalogue_is_refused(address, answer, web, capsys):
     web(answer)
     for action in ("add", "update"):
         assert main.main(["recipes", action, address]) in {1, 2}
@@ -125,7 +125,7 @@ def test_what_is_no_recipe_or_catalogue_is_refused(address, answer, web, capsys)
     assert not catalogue.own_catalogue_file().exists()
 
 
-def test_an_added_file_is_a_file_and_bounded(tmp_path, capsys):
+def test_added_recipe_must_be_bounded_regular_file(tmp_path, capsys):
     large = tmp_path / "large.yaml"
     large.write_bytes(b"#" * (yaml_loader.SIZE_LIMIT + 1))
     for place in (large, tmp_path, tmp_path / "missing.yaml", "/dev/zero"):
@@ -134,7 +134,7 @@ def test_an_added_file_is_a_file_and_bounded(tmp_path, capsys):
     assert not own_recipes()
 
 
-def test_a_command_becomes_a_recipe_and_what_is_left_out_is_said(capsys):
+def test_imported_command_becomes_recipe_naming_omissions(capsys):
     words = ["vllm", "serve", "a/Big-1B", "--host", "0.0.0.0", "--max-num-seqs", "8", "--trust-remote-code"]
     assert main.main(["recipes", "import", "--name", "mine", "--", *words]) == 0
     out, err = capsys.readouterr()
@@ -154,7 +154,7 @@ def test_a_command_becomes_a_recipe_and_what_is_left_out_is_said(capsys):
     assert main.main(["recipes", "import", "--", "ls"]) == 2
 
 
-def test_a_wrong_flag_of_a_command_is_named(capsys):
+def test_wrong_flag_of_imported_command_is_named(capsys):
     words = ["--", "vllm", "serve", "a/Big-1B", "--max-modl-len", "8"]
     assert main.main(["recipes", "import", "--json", "--name", "mine", *words]) == 0
     assert len(json.loads(capsys.readouterr().out)["mistakes"]) == 1
@@ -163,7 +163,7 @@ def test_a_wrong_flag_of_a_command_is_named(capsys):
     assert main.main(["recipes", "check", "mine"]) == 2
 
 
-def test_a_newer_catalogue_takes_the_place_of_the_shipped_one(tmp_path, capsys):
+def test_newer_catalogue_replaces_shipped_one(tmp_path, capsys):
     shipped = json.loads(catalogue.SHIPPED.read_bytes())
     newer = tmp_path / "newer.json"
     first, second, *others = shipped["pairs"]

@@ -21,7 +21,7 @@ def designed(*words: str) -> Design:
     return experiment(*words, "--vary", "stock,ours")[0]
 
 
-def test_stock_has_nothing_that_the_launch_names_as_ours():
+def test_stock_arm_has_none_of_our_settings():
     """Neither mode, drafts, patch, variable nor speed flags; what is served is the same in both arms."""
     design = designed(
         "gemma-4-26b-a4b", "--gpu", "h200", "--vllm", "0.33.0", "--mode", "graphs", "--num-speculative-tokens", "7",
@@ -53,7 +53,7 @@ def test_stock_has_nothing_that_the_launch_names_as_ours():
         (("demo-cpu",), (Mode.EAGER, Mode.EAGER), ((), ("cpu-expand-kernel", "cpu-fork")), "quick"),
     ],
 )
-def test_ours_is_what_is_named_or_what_the_plan_offers(words, mode, patches, suite):
+def test_ours_arm_uses_named_or_planned_settings(words, mode, patches, suite):
     """The fast set-up, else graphs mode; stock keeps the patches without which its release does not run the pair."""
     design = designed(*words)
     assert tuple(arm.plan.mode for arm in design.arms) == mode
@@ -74,7 +74,7 @@ def test_stock_starts_as_vllm_alone_does():
     assert "fastsafetensors" not in bare.argv
 
 
-def test_nothing_that_is_ours_is_said_before_anything_begins():
+def test_ours_equal_to_stock_is_refused_early():
     """Where the launch is the bare command itself."""
     off = ("patches.cpu-expand-kernel", "patches.cpu-fork", "start.cache-root", "start.modelinfos", "start.warm-up")
     words = [word for name in off for word in ("--set", f"{name}=false")]

@@ -85,7 +85,7 @@ def test_trust_is_kept_until_the_recipe_changes(engine, capsys):
     assert paths.trusted_recipes_file().stat().st_mode & 0o777 == 0o600
 
 
-def test_the_same_file_by_its_path_is_the_same_recipe(engine, capsys, tmp_path):
+def test_same_recipe_file_by_path_is_trusted(engine, capsys, tmp_path):
     """And a fetched file is asked about like any other."""
     copy = tmp_path / "fake.yaml"
     copy.write_text((paths.user_recipes_folder() / "fake.yaml").read_text())
@@ -94,7 +94,7 @@ def test_the_same_file_by_its_path_is_the_same_recipe(engine, capsys, tmp_path):
     assert run(capsys, "engine", "install", str(copy))[0] == 0
 
 
-def test_what_is_set_by_hand_is_not_asked_about(engine, capsys):
+def test_settings_given_by_hand_need_no_trust(engine, capsys):
     change_recipe()
     assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0
     setting = ("--set", f"env.{PRELOAD}", "--set", "trust_remote_code=true")
@@ -105,7 +105,7 @@ def test_what_is_set_by_hand_is_not_asked_about(engine, capsys):
     assert "--trust-remote-code" in said
 
 
-def test_shipped_recipes_are_ours_until_they_are_changed(capsys, monkeypatch):
+def test_shipped_recipe_is_trusted_until_changed(capsys, monkeypatch):
     """A file of the user's by the same name is the user's."""
 
     async def installed(*_):
@@ -142,7 +142,7 @@ def test_every_launch_requires_trust(engine):
     assert events == []
 
 
-def test_an_experiment_is_resumed_only_with_the_recipe_that_was_trusted(engine, capsys):
+def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     design = command_line.experiment("fake")[0]
     store.create_experiment(design)
     code, said = run(capsys, "ab", "resume", design.id)
@@ -192,7 +192,7 @@ def list_marks(patched: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [COMMANDS[0], ("patch", "apply", "fake")], ids=" ".join)
-def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
+def test_foreign_patch_needs_trust(patched, capsys, words):
     """Like a recipe: it changes code that the server runs, whoever names it."""
     code, said = run(capsys, *words)
     assert code == 2
@@ -204,7 +204,7 @@ def test_a_patch_that_is_not_ours_is_asked_about(patched, capsys, words):
     assert store.list_experiments() == []
 
 
-def test_a_patch_that_sets_something_instead_is_asked_about_where_it_is_not_applied(patched, capsys):
+def test_unapplied_patch_with_settings_needs_trust(patched, capsys):
     """Its variables and its keys of --speculative-config reach the server all the same."""
     file = paths.user_patches_folder() / MINE
     file.write_text(
@@ -218,7 +218,7 @@ def test_a_patch_that_sets_something_instead_is_asked_about_where_it_is_not_appl
     assert (code, "code_revision" in said, registry.list_runs()) == (2, True, [])
 
 
-def test_a_variable_that_a_patch_sets_is_shown(patched, capsys):
+def test_variable_set_by_patch_is_shown(patched, capsys):
     """Also in an environment that may not be patched, where it stands for the patch."""
     file = paths.user_patches_folder() / MINE
     file.write_text(f"{file.read_text()}\nwithout_patch: {{env: {{LD_PRELOAD: /tmp/evil.so}}, why: w}}\n")
@@ -231,7 +231,7 @@ def test_a_variable_that_a_patch_sets_is_shown(patched, capsys):
     assert (code, "LD_PRELOAD" in said, registry.list_runs()) == (2, True, [])
 
 
-def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
+def test_patch_is_trusted_until_its_text_changes(patched, capsys):
     """By any way to it; what looks and changes nothing does not ask."""
     by_name = ("patch", "apply", "--engine", str(patched.parents[5]), "--only", "mine")
     assert run(capsys, *by_name)[0] == 2
@@ -249,7 +249,7 @@ def test_a_patch_is_trusted_until_its_text_changes(patched, capsys):
     assert patched.read_text() == PUBLISHED.read_text()
 
 
-def test_what_takes_the_place_of_a_patch_or_recipe_during_the_question_is_not_trusted(patched, terminal):
+def test_file_swapped_during_question_is_not_trusted(patched, terminal):
     """The yes is for what was shown: what came since is not brought in, and asked about again."""
     change_recipe(LD_PRELOAD="/nowhere/evil.so")
     window = terminal("engine", "install", "fake")
@@ -270,7 +270,7 @@ def test_what_takes_the_place_of_a_patch_or_recipe_during_the_question_is_not_tr
     assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == Untrusted()
 
 
-def test_a_patch_in_the_place_of_one_of_ours_is_the_users(patched, capsys):
+def test_changed_copy_of_shipped_patch_needs_trust(patched, capsys):
     """A shipped recipe needs it by its name; a copy that is word for word ours is ours."""
     plan = command_line.planned("demo-cpu").plan
     assert Path(plan.unpatched_folder) == patched.parents[5]
@@ -298,6 +298,6 @@ def test_every_patch_command_requires_trust(patched):
     assert list_marks(patched) == {"# first"}
 
 
-def test_check_lists_the_patches_that_are_not_ours(patched, capsys):
+def test_check_lists_foreign_patches(patched, capsys):
     assert main.main(["recipes", "check", "fake"]) == 0
     assert "\n  patch       mine changes " in capsys.readouterr().out

@@ -50,7 +50,7 @@ def test_a_budget_that_is_none_is_refused(capsys):
         ),
     ],
 )
-def test_the_command_of_a_tune_leads_to_the_same_tune(words):
+def test_tune_command_rebuilds_same_tune(words):
     """Whatever the defaults will be by then: all that is tried is named."""
     once = design_of(*words)
     again = design_of(*shlex.split(once.command)[2:])

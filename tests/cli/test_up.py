@@ -31,7 +31,7 @@ async def _watch(run: Run, *, as_json: bool) -> None:
     await up._watch(args, run, RunState())
 
 
-async def test_a_long_log_is_not_handed_to_a_thread_line_by_line(run, monkeypatch, capfd):
+async def test_long_log_is_written_in_batches(run, monkeypatch, capfd):
     """What is read at once is written at once; each event is written, once and in order."""
     real, hops = asyncio.to_thread, []
 
@@ -48,7 +48,7 @@ async def test_a_long_log_is_not_handed_to_a_thread_line_by_line(run, monkeypatc
     assert numbers == list(range(LINES))
 
 
-async def test_what_cannot_be_told_of_a_bad_answer_is_not_lost(run, monkeypatch):
+async def test_error_while_explaining_bad_answer_is_raised(run, monkeypatch):
     """An error of the one that tells why a server answers badly ends the watching as any other."""
 
     async def for_ever(*_):

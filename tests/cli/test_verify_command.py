@@ -56,7 +56,7 @@ def verified(capfd, *words: str) -> tuple[int, dict[str, tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(("late", "result"), [(1, "passed"), (2, "failed")])
-def test_an_answer_in_one_piece_is_asked_for_once_more(serve, capfd, monkeypatch, late, result):
+def test_unstreamed_answer_is_requested_once_more(serve, capfd, monkeypatch, late, result):
     """A busy machine may read a short answer at once; what never streams fails."""
     ask, asked = chat._ask, []
 
@@ -70,7 +70,7 @@ def test_an_answer_in_one_piece_is_asked_for_once_more(serve, capfd, monkeypatch
     assert (checks["streams"][0], asked[0]) == (result, asked[1])
 
 
-def test_a_pair_that_can_all_of_it_passes(serve, capfd):
+def test_fully_capable_pair_passes_verify(serve, capfd):
     """It is kept, and said in the plan; what takes boots of its own is not done beside a server."""
     run = serve(*ABLE)
     code, checks = verified(capfd, run.plan.recipe)
@@ -98,7 +98,7 @@ def test_what_it_cannot_is_named(serve, capfd):
     )
 
 
-def test_toy_weights_are_not_asked_for_what_they_cannot(serve, capfd):
+def test_toy_weights_skip_checks_they_cannot_pass(serve, capfd):
     """They have to answer a long prompt, not to find something in it."""
     serve(*PARSERS, synthetic="hand-made toy weights")
     code, checks = verified(capfd, "demo-cpu")
@@ -106,7 +106,7 @@ def test_toy_weights_are_not_asked_for_what_they_cannot(serve, capfd):
     assert [result for result, _ in checks.values()] == ["passed"] * 2 + ["skipped"] * 2 + ["passed"] * 2 + ["skipped"]
 
 
-def test_what_is_no_recipe_and_no_run_is_refused(capfd):
+def test_verify_refuses_unknown_recipe_or_run(capfd):
     assert main(["verify", "nothing-of-that-name"]) == 2
 
 
@@ -123,11 +123,11 @@ PLAN = replace(a_run().plan, synthetic="")
         (PLAN, 1.0, "failed"),
     ],
 )
-def test_acceptance_is_held_against_what_was_published_of_the_same(plan: Plan, length: float | None, result: str):
+def test_acceptance_is_compared_with_published_length(plan: Plan, length: float | None, result: str):
     assert chat._judge_acceptance(plan, length).result == result
 
 
-def test_a_record_that_cannot_be_read_is_no_badge():
+def test_unreadable_verification_record_gives_no_badge():
     verification.record_verification(Verification("good", 1.0, "0.32.0", "gb10", "run"))
     folder = paths.verifications_folder()
     (folder / "bad.json").write_text("{")
@@ -146,14 +146,14 @@ def test_a_recipe_is_launched_and_stopped_again(capfd):
 
 
 @pytest.mark.long
-def test_the_answers_are_held_against_those_without_speculation(capfd):
+def test_lossless_verify_compares_answers_without_speculation(capfd):
     """By `verify --lossless`, after the server that was checked has ended; the table alone is on stdout."""
     fake_engine.make(free_port(18_800))
     code, checks = verified(capfd, "fake")
     assert (code, checks["output"][0]) == (0, "passed"), checks
 
 
-def test_beside_another_server_the_answers_are_not_compared(serve, capfd):
+def test_answers_are_not_compared_beside_other_server(serve, capfd):
     """It would disturb the boots that this takes, which is no failure of the pair."""
     other = serve(recipe="other")
     fake_engine.make(free_port(18_900))

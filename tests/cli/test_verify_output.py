@@ -43,7 +43,7 @@ def test_it_boots_with_speculation_then_without():
     assert (design.checks_output, design.keep_answers, design.scale) == (True, True, 0.25)
 
 
-def test_it_drafts_as_much_as_the_launch_names():
+def test_output_check_drafts_as_launch_names():
     """Of a launch with four drafted tokens it is asked whether four change anything."""
     for words in (("--num-speculative-tokens", "4"), ("--set", "n=4")):
         assert [arm.plan.num_speculative_tokens for arm in designed(*words).arms] == [0, 4]

@@ -34,7 +34,7 @@ def failed(folders) -> Run:
     return kept("fail_max_model_len_kv", Exited(1795224300.0, 1))
 
 
-def test_it_prints_cause_evidence_fix_and_the_command(failed, capsys, snapshot):
+def test_why_prints_cause_evidence_fix_and_command(failed, capsys, snapshot):
     """What a watcher would have seen, at any later time."""
     assert main(["why", failed.id]) == 0
     told = capsys.readouterr().out
@@ -50,7 +50,7 @@ def test_it_is_json(failed, capsys):
     assert found["remedies"][0]["changes"] == {"settings": {"max-model-len": "8064"}}
 
 
-def test_without_a_name_it_is_the_newest_that_failed(failed, capsys):
+def test_why_without_name_takes_newest_failure(failed, capsys):
     """A run that was stopped on purpose is passed over, and says so when it is named."""
     stopped = kept("dflash", Stopping(1795224290.0), Exited(1795224300.0, 0), identity="20261122-000000-toy")
     assert main(["why"]) == 0
@@ -59,7 +59,7 @@ def test_without_a_name_it_is_the_newest_that_failed(failed, capsys):
     assert f"✓ {stopped.id} was stopped" in capsys.readouterr().out
 
 
-def test_a_run_on_a_fallback_kernel_says_so(folders, capsys):
+def test_run_on_fallback_kernel_is_reported(folders, capsys):
     """Also one that did not fail, and has ended."""
     run = kept("dflash", Stopping(1795224290.0), Exited(1795224300.0, 0))
     (run.folder / "run.json").write_bytes(
@@ -76,12 +76,12 @@ def test_a_run_on_a_fallback_kernel_says_so(folders, capsys):
     assert NO_FP4.partition(" ")[0] in told
 
 
-def test_where_none_failed_the_command_for_a_launch_that_was_refused_is_named(folders, capsys):
+def test_why_without_failure_names_doctor(folders, capsys):
     assert main(["why"]) == 2
     assert re.findall(r"dflash-tui \w+", capsys.readouterr().err) == ["dflash-tui doctor", "dflash-tui ps"]
 
 
-def test_a_run_whose_end_nobody_saw_is_explained(folders, capsys, snapshot):
+def test_run_with_unseen_end_is_explained(folders, capsys, snapshot):
     """Its exit code is unknown; its cause is not."""
     kept("kill9_core_idle", HealthChanged(1795224290.0, Health.WARM))
     assert main(["why"]) == 0
@@ -129,7 +129,7 @@ def test_a_log_is_read_from_a_pipe(folders):
     assert "34736" in "".join(ended.stdout.splitlines()[:3])
 
 
-def test_a_log_that_is_not_there_is_no_run_that_is_not_there(failed, tmp_path, monkeypatch, capsys):
+def test_missing_log_is_not_called_missing_run(failed, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["why", "serve.log"]) == 2
     error = capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_an_address_is_explained_as_json(serve, capsys, metrics, kind, evidence)
     assert evidence in " ".join(found["evidence"])
 
 
-def test_a_slow_server_gives_one_text_to_post(serve, capsys, snapshot):
+def test_slow_server_report_is_one_postable_text(serve, capsys, snapshot):
     url = serve(VLLM | {"/metrics": DRAFTS + "vllm:spec_decode_num_accepted_tokens_total 3\n"})
     assert main(["why", url, "--report"]) == 0
     assert capsys.readouterr().out == snapshot

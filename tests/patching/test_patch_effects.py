@@ -75,7 +75,7 @@ def configured(texts: Texts, *, whole_images: bool, moe_backend: str | None) -> 
 
 @pytest.mark.parametrize("moe_backend", [None, "triton"])
 @on("gemma4-draft-mm-prefix")
-def test_the_drafter_does_not_attend_to_whole_images(arms, moe_backend, tried):
+def test_drafter_does_not_attend_to_whole_images(arms, moe_backend, tried):
     """Its wish for them goes and nothing else changes, as in the first release that has it; without a wish nothing."""
     for texts, wish in ((arms.published, True), (arms.patched, False), (tried[UPSTREAM], False)):
         target, draft = configured(texts, whole_images=True, moe_backend=moe_backend)
@@ -129,7 +129,7 @@ def cutlass(texts: Texts, kind: str, capability: tuple[int, int] | None) -> tupl
 
 
 @on("gb10-cutlass-fp8")
-def test_only_a_gb10_says_that_it_has_no_cutlass_fp8(arms):
+def test_only_gb10_reports_no_cutlass_fp8(arms):
     """Both questions of FP8, on CUDA 12.1 alone; other GPUs, no GPU and other platforms answer as published."""
     assert cutlass(arms.published, "CUDA", (12, 1)) == (True, True, True)
     assert cutlass(arms.patched, "CUDA", (12, 1)) == (False, False, True)
@@ -141,7 +141,7 @@ def test_only_a_gb10_says_that_it_has_no_cutlass_fp8(arms):
 
 
 @on("gb10-cutlass-fp8-checkpoint")
-def test_only_a_gb10_does_without_the_kernel_of_fp8_checkpoints(arms):
+def test_only_gb10_skips_cutlass_fp8_checkpoint_kernel(arms):
     """On CUDA 12.1 alone; other GPUs and platforms answer as published, and so do kernels for whole numbers."""
     machines = [("CUDA", (12, 1)), ("CUDA", (12, 0)), ("CUDA", (9, 0)), ("CUDA", (8, 9)), ("ROCM", (12, 1))]
     for texts, on_a_gb10 in ((arms.published, True), (arms.patched, False)):
@@ -177,7 +177,7 @@ def layers_read(texts: Texts, **drafter: Any) -> Any:
 
 
 @on("dflash-aux-layers")
-def test_a_drafter_of_z_lab_gets_the_layers_that_it_names(arms):
+def test_z_lab_drafter_gets_layers_it_names(arms):
     """Layer 1 is the second after the embedding; names in vLLM's own way, and none, are left as they are."""
     for texts, layers in ((arms.published, (1, 9, 17)), (arms.patched, (2, 10, 18))):
         named = {"target_layer_ids": [1, 9, 17], "mask_token_id": 3}
@@ -219,7 +219,7 @@ class AnyPlatform:
 
 
 @on("cpu-fork")
-def test_a_cpu_forks_where_it_is_told_to(arms, monkeypatch):
+def test_cpu_forks_only_when_configured(arms, monkeypatch):
     """As published it spawns whatever is set; with the patch that is what it does when nothing is."""
     asked = {}
     config = MagicMock(model_config=None)

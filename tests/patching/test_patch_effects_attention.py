@@ -84,7 +84,7 @@ def engine(texts: Texts, method: str = "dflash") -> Iterator[Engine]:
 
 
 @on("triton-non-causal", "dflash-selector-scope")
-def test_a_target_that_needs_triton_may_use_it(arms):
+def test_target_that_needs_triton_gets_it(arms):
     """As published it is refused, for one reason only, and the server does not start; with either patch it starts."""
     with engine(arms.published) as published, pytest.raises(ValueError, match="TRITON_ATTN is not valid") as refused:
         published.choose(GLOBAL_HEAD)
@@ -94,7 +94,7 @@ def test_a_target_that_needs_triton_may_use_it(arms):
 
 
 @on("triton-non-causal")
-def test_triton_says_that_it_can_be_non_causal(arms):
+def test_triton_claims_to_support_non_causal(arms):
     """It is asked as before, and gives the other answer; what else it refuses it still refuses."""
     for texts, claim in ((arms.published, False), (arms.patched, True)):
         with engine(texts) as one:
@@ -106,7 +106,7 @@ def test_triton_says_that_it_can_be_non_causal(arms):
 
 
 @on("dflash-selector-scope")
-def test_nobody_is_asked_for_what_only_the_drafter_needs(arms):
+def test_target_is_not_asked_for_non_causal(arms):
     """The question goes, Triton claims nothing, and without DFlash there is no question in either arm."""
     asked = []
     for texts in arms:
@@ -123,7 +123,7 @@ def test_nobody_is_asked_for_what_only_the_drafter_needs(arms):
 
 @pytest.mark.parametrize("partner", ["triton-non-causal", "dflash-selector-scope"])
 @on("dflash-draft-flash-attn")
-def test_the_drafter_runs_on_flash_attention_and_the_target_on_triton(arms, partner):
+def test_drafter_uses_flash_attention_target_uses_triton(arms, partner):
     """Beside either patch of the target's: without it the drafter gets Triton, too, which is causal only."""
     target_config = SimpleNamespace(
         attention_bias=False,

@@ -150,7 +150,7 @@ def given(cls: Any, model_type: str, own: Tensor | None = None, *, loaded: bool 
 
 
 @on("gemma4-dflash-embed-scale")
-def test_the_drafter_of_a_gemma_4_target_sees_what_the_target_sees(arms):
+def test_gemma_4_drafter_gets_scaled_target_embeddings(arms):
     """Scaled, in bfloat16, where it shares the target's table; embeddings of its own and other targets stay as is."""
     assert rounded(HIDDEN**0.5) == SCALE != HIDDEN**0.5
     for texts, expected in ((arms.published, PLAIN), (arms.patched, SCALED)):

@@ -173,7 +173,7 @@ def reserve(texts: Texts, tokens: int, method: str = "dflash") -> int:
 
 
 @on("dflash-lookahead-block")
-def test_the_first_drafts_have_blocks_of_their_own(arms):
+def test_first_drafts_get_blocks_of_their_own(arms):
     """A prompt that fills its block gets another one for the drafts, and one more where the further token needs it."""
     just = BLOCK - DRAFTED - 1  # the prompt, the token that follows it, and the drafts fill the block
     prompts = (BLOCK, 2 * BLOCK, just, just + 1)
@@ -195,7 +195,7 @@ def reuse(texts: Texts, speculation: Drafting | None) -> list[int]:
 
 
 @on("dflash-no-block-drop")
-def test_a_hybrid_keeps_the_last_block_beside_a_dflash_drafter(arms):
+def test_hybrid_keeps_last_block_beside_dflash_drafter(arms):
     """All whole blocks are cached, as without a drafter; an EAGLE drafter still gives up the last one."""
     whole = [BLOCK * blocks for blocks in range(1, 5)]
     one_less = [hits - BLOCK for hits in whole]
@@ -215,7 +215,7 @@ def drops_block(texts: Texts, *, disabled: bool) -> bool:
         return bool(config.use_eagle_block_drop())
 
 
-def test_the_key_of_later_releases_does_the_same(tried):
+def test_disable_eagle_block_drop_keeps_last_block(tried):
     """From 0.30 to 0.32 disable_eagle_block_drop keeps the last block, and from 0.33 on it is kept anyway."""
     whole = [BLOCK * blocks for blocks in range(1, 5)]
     kept = {}

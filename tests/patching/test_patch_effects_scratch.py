@@ -82,7 +82,7 @@ def configuration(step: Step) -> SimpleNamespace:
 
 
 @on("triton-split-verify", "triton-split-verify-0.24", "triton-split-verify-0.32")
-def test_each_token_of_a_split_step_has_a_row(arms):
+def test_split_step_has_row_for_each_token(arms):
     """Whatever sizes are captured, no more rows than the largest step needs, which a size of 64 once had.
 
     As published there are fewer: a step of 16 tokens is not split, or would write outside.
@@ -99,7 +99,7 @@ def test_each_token_of_a_split_step_has_a_row(arms):
 
 
 @on("triton-split-verify", "triton-split-verify-0.32")
-def test_a_gpu_with_64_segments_has_the_rows_as_well(arms):
+def test_gpu_with_64_segments_has_enough_rows(arms):
     """An RTX 5090 keeps as many segments in fewer, longer rows."""
     [(threshold, rows)] = reserve(arms.patched, [Step(MOST, [])], (12, 0))
     assert rows >= min(threshold, REQUESTS) * MOST

@@ -34,7 +34,7 @@ def text_of(name: str = "cpu-expand-kernel") -> str:
     "path",
     ["/etc/x.py", "utils/../../x.py", "utils/x.so"],
 )
-def test_a_path_that_leads_out_is_no_patch(path, own):
+def test_path_outside_package_is_refused(path, own):
     """A patch file may only name Python files below the package."""
     (own / "evil.yaml").write_text(text_of().replace("utils/cpu_triton_utils.py", repr(path)[1:-1].join('""')))
     with pytest.raises(RecipeError, match=r"evil\.yaml:\d+: (files|upstream)"):
@@ -55,7 +55,7 @@ def test_a_path_that_leads_out_is_no_patch(path, own):
         ("recipes:", "without_patch: {why: w, env: {DB_PASSWORD: hunter2hunter2}}\nrecipes:", "without_patch.env"),
     ],
 )
-def test_a_broken_patch_file_says_where_and_why(old, new, said, own):
+def test_broken_patch_file_names_place_and_reason(old, new, said, own):
     """With the file's name and the key, as a recipe does."""
     assert old in text_of()
     (own / "broken.yaml").write_text(text_of().replace(old, new, 1))
@@ -65,7 +65,7 @@ def test_a_broken_patch_file_says_where_and_why(old, new, said, own):
     assert said in str(caught.value)
 
 
-def test_a_patch_that_changes_nothing_or_a_file_twice_is_refused(own):
+def test_empty_edit_or_repeated_file_is_refused(own):
     """Both are mistakes of whoever wrote it."""
     same = "files:\n  - path: a.py\n    edits:\n      - {old: x, new: x}\n"
     twice = "files:\n  - path: a.py\n    edits: [{old: x, new: y}]\n  - path: a.py\n    edits: [{old: z, new: w}]\n"
@@ -75,7 +75,7 @@ def test_a_patch_that_changes_nothing_or_a_file_twice_is_refused(own):
             patch_file.load_patch(name)
 
 
-def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
+def test_user_patch_overrides_shipped_and_is_reloaded(own):
     """As with recipes; an edited file is read again."""
     mine = own / "cpu-expand-kernel.yaml"
     for title in ("mine", "mine, better"):
@@ -85,7 +85,7 @@ def test_a_users_patch_wins_and_is_seen_when_it_changes(own):
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred"])
-def test_a_name_that_is_no_safe_name_is_refused(name, own, snapshot):
+def test_unsafe_patch_name_is_refused(name, own, snapshot):
     """It becomes part of a record, of commands and of settings."""
     (own / f"{name}.yaml").write_text(text_of())
     usable, broken = patch_file.load_all_patches()
@@ -96,7 +96,7 @@ def test_a_name_that_is_no_safe_name_is_refused(name, own, snapshot):
     assert all(" " <= letter <= "~" for letter in "".join(broken.values()))
 
 
-def test_a_name_inside_has_to_be_the_files(own):
+def test_name_inside_patch_must_match_file_name(own):
     """As with a recipe: it would be another patch's."""
     for name, fine in (("mine", True), ("cpu-expand-kernel", False)):
         (own / "mine.yaml").write_text(f"name: {name}\n" + text_of() + "\n")
@@ -107,7 +107,7 @@ def test_a_name_inside_has_to_be_the_files(own):
             patch_file.load_patch("mine")
 
 
-def test_one_broken_file_is_reported_and_the_others_go_on(own):
+def test_broken_patch_file_does_not_hide_others(own):
     """Whatever is the matter with it: no YAML, no text, no file, a dangling link, unreadable."""
     (own / "yaml.yaml").write_text("title: [")
     (own / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
@@ -126,7 +126,7 @@ def test_one_broken_file_is_reported_and_the_others_go_on(own):
     ).skipped_patches
 
 
-def test_a_key_in_place_of_a_patch_replaces_none_of_the_plans_own(own):
+def test_patch_key_never_replaces_plan_keys(own):
     """The method, the drafter and the number of tokens are what was asked for, whatever a patch file says."""
     keys = "{method: ngram, model: other, num_speculative_tokens: 1, disable_eagle_block_drop: true}"
     text = text_of("dflash-no-block-drop").replace("{disable_eagle_block_drop: true}", keys)

@@ -90,14 +90,14 @@ def experiment() -> Patch:
     return trial
 
 
-def test_an_experiment_goes_with_the_launch_that_asked_for_it(engine, experiment):
+def test_experimental_patch_applies_only_to_its_launch(engine, experiment):
     """The next one does not ask, and runs from another engine."""
     run, _ = launch(made(engine, trial=True), engine)
     assert run.patches == (NAME, "trial")
     assert launch(made(engine), engine)[0].patches == (NAME,)
 
 
-def test_an_experiment_in_the_chosen_engine_is_warned_of(engine, experiment, snapshot):
+def test_experimental_patch_in_chosen_engine_gets_warning(engine, experiment, snapshot):
     """The user names an engine that has it, or wrote it into the files."""
     patched = make(engine, experiment).engine
     [found, _] = patch_checks(patched)
@@ -114,7 +114,7 @@ def test_no_patch_comes_in_untrusted(engine, experiment):
     assert not list(paths.engines_folder().glob("*patched*"))
 
 
-def test_nothing_is_launched_on_a_patch_that_does_not_fit(engine):
+def test_launch_with_unfitting_patch_is_refused(engine):
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text(target.read_text().replace("_ensure_int64(output)", "output"))
     with pytest.raises(PatchError, match="does not fit"):
@@ -122,7 +122,7 @@ def test_nothing_is_launched_on_a_patch_that_does_not_fit(engine):
     assert registry.list_runs() == []
 
 
-def test_what_others_patched_is_not_passed_off_as_unpatched(engine, shipped, snapshot):
+def test_foreign_patched_engine_is_not_called_unpatched(engine, shipped, snapshot):
     """A run without the patch would be one with it."""
     target = engine.site_packages / "vllm" / CPU_FILE
     target.write_text((make(engine, shipped).engine.site_packages / "vllm" / CPU_FILE).read_text())
@@ -145,7 +145,7 @@ def test_what_a_launch_will_make_is_told(engine, shipped, snapshot):
     assert (found.level, found.finding.replace(engine.folder, "ENGINE")) == (CheckLevel.FAIL, snapshot)
 
 
-def test_a_planned_engine_is_the_patched_one_when_made(engine):
+def test_planned_engine_is_found_once_patched(engine):
     plan = made(engine)
     found = inventory.find_planned_engine(plan)
     assert found is None  # nor was this one adopted

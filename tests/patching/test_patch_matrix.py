@@ -72,7 +72,7 @@ def row(patch: Patch, sources: Sources) -> str:
 
 @pytest.mark.index
 @pytest.mark.parametrize("name", PATCHES)
-def test_it_fits_every_release_that_it_is_for(name, sources):
+def test_patch_fits_every_release_it_covers(name, sources):
     """Each edit matches exactly once, the result compiles, and taking it back gives the published bytes."""
     patch, tried = PATCHES[name], []
     for (project, version), texts in sources.items():
@@ -96,7 +96,7 @@ def test_it_fits_every_release_that_it_is_for(name, sources):
 
 @pytest.mark.index
 @pytest.mark.parametrize("name", [name for name, patch in PATCHES.items() if patch.upstream])
-def test_upstream_has_it_since_the_release_that_the_file_names(name, sources):
+def test_upstream_has_fix_since_release_in_file(name, sources):
     """Seen in the source: never in a release before, in each one after; a patched source shows it, too."""
     patch = PATCHES[name]
     assert patch.upstream
@@ -125,7 +125,7 @@ def test_no_release_looks_patched_by_others(name, sources):
 
 @pytest.mark.index
 @pytest.mark.parametrize("name", PATCHES)
-def test_what_it_does_is_tried_at_both_ends_of_its_range(name, releases):
+def test_patch_effects_are_tested_at_range_ends(name, releases):
     """The tests of effects execute the first and the last release that a patch is for."""
     patch = PATCHES[name]
     mine = [version for project, version in releases if project == patch.distribution and covered(patch, version)]
@@ -134,7 +134,7 @@ def test_what_it_does_is_tried_at_both_ends_of_its_range(name, releases):
 
 
 @pytest.mark.index
-def test_patches_of_one_release_go_together_in_any_order(sources):
+def test_patches_of_one_release_commute(sources):
     """Whatever is applied first, the text is the same: an engine may get them recipe by recipe."""
     shared = 0
     for (project, version), texts in sources.items():
@@ -167,7 +167,7 @@ def test_the_table_in_the_docs_is_true(sources, pytestconfig):
 
 
 @pytest.mark.index
-def test_what_is_needed_is_what_the_sources_were_read_to_need(sources):
+def test_needed_releases_match_manual_source_study(sources):
     """Written down by hand from the study of the sources, release by release, before there was a patcher."""
     by_hand = {
         "triton-non-causal": ("0.20.0", "0.20.2"),

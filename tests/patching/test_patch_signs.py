@@ -23,7 +23,7 @@ def seen(source: str, has: str, in_class: str = "", *, returns: bool | None = No
         ("return False\n        return True", False, False),
     ],
 )
-def test_a_method_that_says_no_is_not_there(body, answers, yes):
+def test_method_returning_false_counts_as_absent(body, answers, yes):
     """Nor is a placeholder; what it computes counts, but not as a plain yes."""
     source = METHOD.format(body)
     assert seen(source, "able", "Backend") is answers
@@ -41,7 +41,7 @@ def test_a_method_that_says_no_is_not_there(body, answers, yes):
         ("class Model:\n    Eagle: str | None = None", True),
     ],
 )
-def test_a_base_or_a_field_of_a_class(source, there):
+def test_fingerprint_matches_class_base_or_field(source, there):
     assert seen(source, "Eagle", "Model") is there
 
 
@@ -56,7 +56,7 @@ def test_a_base_or_a_field_of_a_class(source, there):
         ("x = (attention", False),
     ],
 )
-def test_only_code_that_reads_a_name_uses_it(source, there):
+def test_only_reading_code_counts_as_use(source, there):
     """Not a comment, a string, an import or an assignment; a broken or missing file shows nothing."""
     assert seen(source, "attention.wish") is there
     assert not text_edits.matches_fingerprint(Fingerprint("b.py", "x"), {"b.py": None})

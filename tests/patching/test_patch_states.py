@@ -91,7 +91,7 @@ def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
 
 
 @pytest.mark.index
-def test_one_of_two_functions_is_half_a_patch(read, tmp_path):
+def test_patch_in_one_of_two_functions_drifts(read, tmp_path):
     """Ours in the one and theirs in the other is not in; it is shown what stands there."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
     edit(
@@ -142,7 +142,7 @@ def test_the_release_of_tomorrow(read, tmp_path):
     assert "found 0 times: def cutlass_fp8_supported() -> bool:" in lost.drift
 
 
-def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipped, snapshot):
+def test_fix_written_differently_upstream_is_upstream(tmp_path, pristine, shipped, snapshot):
     """The next release of the CPU build may expand by itself; while the very text stands there, it does not."""
     [edit] = shipped.files[0].edits
     theirs = pristine.replace(edit.old, "    output.copy_(torch.repeat_interleave(input_val, cu_num_tokens))\n")
@@ -166,7 +166,7 @@ def test_what_upstream_does_in_its_own_way_is_upstream(tmp_path, pristine, shipp
         (lambda file: (file.unlink(), file.symlink_to("/etc/hosts")), "leads out of the engine's vllm package"),
     ],
 )
-def test_why_a_file_has_no_text_is_said(engine, shipped, spoil, said):
+def test_reason_for_unreadable_file_is_reported(engine, shipped, spoil, said):
     """By the state, by the refusal to apply, and by verify, which misses nothing that the RECORD lists."""
     spoil(engine.site_packages / "vllm" / CPU_FILE)
     found = status.find_patch_status(shipped, engine)

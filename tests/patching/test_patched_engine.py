@@ -164,7 +164,7 @@ def test_changed_environment_gets_another_engine(base, shipped):
 
 # Every 61st entry to or return from the kernel, with `-m long` every 7th.
 @pytest.mark.parametrize("stride", [61, pytest.param(7, marks=pytest.mark.long)])
-def test_killed_at_any_moment_leaves_whole_or_none(engine, shipped, stride, monkeypatch):
+def test_kill_leaves_whole_engine_or_none(engine, shipped, stride, monkeypatch):
     monkeypatch.setattr(patched_engine, "_list_failed_imports", lambda *_: {})
     folder = patched_folder_for(Path(engine.folder), [shipped])
     before, left, whole = tree(engine.folder), 0, 0

@@ -104,7 +104,7 @@ def check(interpreted, folder: Path, edition: tuple[str, str], cases: list[dict[
 
 
 @pytest.mark.parametrize("cases", [CASES[0::2], CASES[1::2], [MOST_BLOCKS]], ids=["even", "odd", "most blocks"])
-def test_a_split_step_answers_what_an_unsplit_one_does(interpreted, tmp_path, cases):
+def test_split_step_answers_like_unsplit_step(interpreted, tmp_path, cases):
     """Up to 16 tokens, several requests, windows, sinks, softcap, FP8."""
     check(interpreted, tmp_path, NEWEST, cases)
 
@@ -123,14 +123,14 @@ def test_a_wider_step_is_not_split(interpreted, tmp_path):
     assert not any(result["spilled"] for result in results)
 
 
-def test_without_the_patch_no_step_of_speculation_is_split(interpreted, tmp_path):
+def test_unpatched_engine_splits_no_speculation_step(interpreted, tmp_path):
     """And the answers are the same."""
     results = interpreted("0.26.0", None, A_FEW, tmp_path)
     assert [result["split"] for result in results] == [case["tokens"] == [1] for case in A_FEW]
     assert all(each["error"] <= most(case) for case, each in zip(A_FEW, results, strict=True))
 
 
-def test_the_mended_reduction_is_what_keeps_low_scores_right(interpreted, tmp_path):
+def test_mended_reduction_keeps_low_scores_right(interpreted, tmp_path):
     """The split alone, without the edit of the reduction, is wrong there: the patch carries both."""
     patch = patch_file.load_patch("triton-split-verify-0.24")
     kernel = next(file for file in patch.files if file.path == KERNEL)

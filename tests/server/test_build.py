@@ -52,7 +52,7 @@ async def built(script: Path, told: list[Preparing]) -> Path:
     return folder
 
 
-def test_a_build_that_is_killed_is_waited_for_and_cleared(tmp_path, snapshot):
+def test_new_build_waits_for_orphaned_builder(tmp_path, snapshot):
     """Only who asked for it is killed: its builder still writes, and another build begins when that has ended."""
     script = tmp_path / "build.py"
     script.write_text(_BUILDER)
@@ -97,7 +97,7 @@ def list_models() -> list[str]:
     return sorted(path.name for path in paths.models_folder().iterdir() if path.suffix != ".lock")
 
 
-def test_what_a_script_reads_is_fetched_by_hash(packaged):
+def test_build_script_inputs_are_fetched_by_hash(packaged):
     """The package that the index lacks, or has otherwise, is named, and nothing is left; then the build goes on."""
     with pytest.raises(EngineError) as missing:
         asyncio.run(built(packaged, []))
@@ -119,7 +119,7 @@ def test_what_a_script_reads_is_fetched_by_hash(packaged):
     assert list_models() == ["mine-1"]
 
 
-def test_the_last_lines_of_a_failed_script_are_told(tmp_path):
+def test_failed_script_shows_its_last_lines(tmp_path):
     script = tmp_path / "build.py"
     script.write_text(f"import sys\nprint('1 bytes')\nsys.exit({os.strerror(errno.ENOSPC)!r})\n")
     with pytest.raises(DflashError) as failed:

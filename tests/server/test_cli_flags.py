@@ -90,7 +90,7 @@ def test_the_demo_and_its_like_are_right(options):
         ),
     ],
 )
-def test_a_mistake_is_named_with_what_is_near(options, words, said):
+def test_wrong_flag_is_named_with_suggestion(options, words, said):
     """One sentence for one mistake."""
     (sentence,) = inventory.find_flag_mistakes(made(*words), options)
     assert said in sentence
@@ -111,7 +111,7 @@ def test_the_parser_judges_the_command(demo_engine, tmp_path, monkeypatch):
     assert inventory.find_flag_mistakes(right, inventory.read_serve_options(demo_engine, right.argv[2:])) == []
 
 
-def test_the_doctor_asks_the_engine_and_a_launch_believes_it(with_engine, tmp_path):
+def test_wrong_flag_found_by_doctor_blocks_launch(with_engine, tmp_path):
     """A wrong flag is found by the doctor before anything starts, and by the launch's own checks from then on."""
     shipped = (paths.bundled_folder("recipes") / "demo-cpu.yaml").read_text()
     (tmp_path / "wrong.yaml").write_text(shipped.replace("max-model-len: 4096", "max-model-length: 4096"))

@@ -57,7 +57,7 @@ async def sent(url: str, suite: Suite = SUITE, seed: int = 0, **how) -> list[Req
     return [done async for done in client.send_suite(Server(url, "x"), suite, Sampling(seed=seed), **how)]
 
 
-async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
+async def test_seed_orders_all_prompts(serve, asked):
     """Each round sends all of them, repeated ones under numbers of their own."""
     done = await sent(serve(), rounds=2, seed=7)
     numbers = {kind: sorted(d.round for d in done if d.kind == kind) for kind in "abc"}
@@ -69,7 +69,7 @@ async def test_every_prompt_is_sent_in_the_order_of_the_seed(serve, asked):
     assert all(not d.error and d.streams == 1 and len(d.digests) == 1 for d in done)
 
 
-async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(serve, asked):
+async def test_prompts_differ_within_boot_not_between_boots(serve, asked):
     """No two requests of a boot begin alike, and each has a salt of its own; another boot sends the same texts."""
     url = serve()
     for _ in range(2):
@@ -84,7 +84,7 @@ async def test_no_prefix_cache_can_answer_and_the_same_boot_again_asks_the_same(
     assert asked()[-1]["messages"][0]["content"] not in texts
 
 
-async def test_a_repeated_prompt_is_sent_as_it_is(serve, asked):
+async def test_repeated_prompt_is_sent_unchanged(serve, asked):
     """The same text each time and no salt, so that a prefix cache answers from the second on."""
     await sent(serve(), suites._repeat_suite(SUITE, "repeat:three"), rounds=2)
     bodies = asked()
@@ -126,7 +126,7 @@ async def test_length_and_temperature_are_as_asked(serve, asked):
         ((), 0.6, (True, "PyTorch, seed 5")),
     ],
 )
-async def test_a_seed_is_not_sent_where_it_changes_the_sampler(serve, asked, samplers, temperature, expected):
+async def test_seed_that_changes_sampler_is_not_sent(serve, asked, samplers, temperature, expected):
     """Which requests of an experiment have one, and what is said to draw their tokens."""
     of = modes(seed=5, temperature=temperature, fixed=False, scale=0.5)
     sampling = boot.choose_sampling(of, samplers)
@@ -136,7 +136,7 @@ async def test_a_seed_is_not_sent_where_it_changes_the_sampler(serve, asked, sam
     assert (body["ignore_eos"], body["max_tokens"]) == (False, 10)
 
 
-async def test_steps_are_a_request_s_own_or_nobody_s(serve):
+async def test_steps_are_known_per_request_or_absent(serve):
     """Alone, the server's counters tell them; beside others, only the answer itself can."""
     url = serve()
     assert {(d.steps, d.accepted) for d in await sent(url)} == {(5.0, 15.0), (10.0, 30.0)}
@@ -153,7 +153,7 @@ def test_each_number_of_streams_is_warmed_up():
     assert {prompt.max_tokens for _, suite in levels for prompt in suite.prompts} == {20, 40, 60}
 
 
-async def test_so_many_are_under_way_as_the_figures_are_labelled_with(serve):
+async def test_requests_under_way_match_labelled_concurrency(serve):
     """Eight streams of a suite of one prompt and five requests: each counts two, and others keep them company."""
     url = serve("slow=2")
     for suite, rounds in ((SUITE, 4), (build_suite("one", SUITE.prompts[:1]), 16)):
@@ -192,7 +192,7 @@ async def _drip(piece: bytes, status: int, writer: asyncio.StreamWriter) -> None
         (b"x", 500),
     ],
 )
-async def test_an_answer_that_drips_for_ever_ends_at_the_deadline(piece, status, monkeypatch):
+async def test_dripping_answer_ends_at_deadline(piece, status, monkeypatch):
     """A chunk comes in time for ever: the request ends with an error that says after how long, and for how much."""
     monkeypatch.setattr(client, "_DEADLINE", 0.5)
     monkeypatch.setattr(client, "_DEADLINE_PER_TOKEN", 0.025)
@@ -230,7 +230,7 @@ def test_no_honest_request_is_cut(prompt_tokens, prefill_s, max_tokens, tok_s, s
 
 
 @pytest.mark.parametrize("rest", [b"", b"data: {}\n\n"])
-async def test_an_answer_that_is_complete_is_not_waited_for(rest, monkeypatch):
+async def test_complete_answer_ends_without_waiting(rest, monkeypatch):
     """A server that has said [DONE] and holds the connection open, silent or not, keeps nobody until the deadline."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -250,7 +250,7 @@ async def test_an_answer_that_is_complete_is_not_waited_for(rest, monkeypatch):
 
 
 @pytest.mark.parametrize(("tokens", "refused"), [(8, False), (9, True), (10**15, True)])
-async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
+async def test_more_tokens_than_requested_are_error(tokens, refused):
     """Of eight that were asked for: no speed is computed from what no server has generated."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -263,7 +263,7 @@ async def test_more_tokens_than_were_asked_for_are_an_error(tokens, refused):
     assert bool(done.error) is refused
 
 
-async def test_an_answer_that_ends_leaves_its_connection_to_the_next(monkeypatch):
+async def test_finished_answer_frees_connection_for_next_request(monkeypatch):
     """As vLLM's do: a new connection for each request would be measured with it."""
     connections = 0
     body = PIECE + b'\n\ndata: {"usage": {"completion_tokens": 2}}\n\ndata: [DONE]\n\n'
@@ -331,7 +331,7 @@ def answering(*parts: bytes) -> AbstractAsyncContextManager[str]:
     return serving(answer)
 
 
-async def test_a_cookie_that_cannot_be_read_is_not_told_of(recwarn):
+async def test_unreadable_cookie_is_dropped_silently(recwarn):
     """Python's own parser prints a traceback of it; no cookie is kept or sent."""
     cookie = b"Set-Cookie: a=b; expires=01 Jan " + b"9" * 5000 + b" 00:00:00\r\n\r\n"
     async with (

@@ -14,7 +14,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {DEAF!r}]); time.sleep(600)"
 
 
-def test_children_are_found_and_killed_where_they_do_not_listen():
+def test_children_ignoring_sigterm_are_killed():
     """A child ignores SIGTERM; of a process that has ended nothing is found."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout
@@ -31,7 +31,7 @@ def test_children_are_found_and_killed_where_they_do_not_listen():
 STARTS_MORE = "while :; do sleep {seconds} & echo; done"
 
 
-async def test_what_is_started_while_it_is_told_to_end_ends_too(tmp_path):
+async def test_process_started_during_stop_ends_too(tmp_path):
     """A process starts others without a pause, as uv asks one Python after another."""
     seconds = f"600.{tmp_path.stat().st_ino}"
     script = STARTS_MORE.format(seconds=seconds)

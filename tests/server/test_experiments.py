@@ -141,7 +141,7 @@ def test_starts_are_judged_by_their_seconds(port):
     assert "PHASE" in said
 
 
-def test_a_boot_that_fails_is_tried_once_more(port):
+def test_failed_boot_is_tried_once_more(port):
     """One ends at once, one dies while it is measured; the failed attempts stay in the record, with why."""
     fake_engine.make(port, launches={0: ["broken"], 2: ["dies=5"]})
     design = begin()
@@ -155,7 +155,7 @@ def test_a_boot_that_fails_is_tried_once_more(port):
     assert len(report.boots) == 4
 
 
-def test_a_prompt_that_is_refused_ends_it_with_the_first_boot(port, tmp_path):
+def test_refused_prompt_ends_experiment_at_first_boot(port, tmp_path):
     """What a server takes for wrong once it takes for wrong in every boot: its sentence is the last word."""
     sentence = "This model's maximum context length is 2048 tokens."
     (tmp_path / "says").write_text(sentence)
@@ -169,7 +169,7 @@ def test_a_prompt_that_is_refused_ends_it_with_the_first_boot(port, tmp_path):
     _has_halted(design)
 
 
-def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
+def test_arm_that_never_starts_sets_exit_code(port):
     """The other arm is measured all the same; the command says which one never came up."""
     fake_engine.make(port, {4: ["broken"]})
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, code=6)
@@ -177,7 +177,7 @@ def test_an_arm_that_never_comes_up_ends_with_its_own_exit_code(port):
     assert [bool(boot.error) for boot in boots(store.find_experiment())] == [False, True]
 
 
-def test_a_killed_driver_is_resumed_to_the_same_boots(port):
+def test_resumed_experiment_keeps_finished_boots(port):
     """Finished boots stay as they are, the interrupted one begins anew, and what it left running is ended."""
     fake_engine.make(port, launches={2: ["holds=7"]})
     design = begin("--honest")
@@ -223,7 +223,7 @@ def _has_reached(design: Design, stage: str) -> bool:
 
 
 @pytest.mark.parametrize("stage", leave_to_long(["reserved", "launched", "cold", "warm-up", "between boots"], but=[]))
-def test_a_driver_that_is_killed_in_any_stage_is_resumed(port, stage):
+def test_driver_killed_in_any_stage_resumes(port, stage):
     """Its server is ended, its port is free for the next one, and each boot is measured once and whole."""
     fake_engine.make(port, {7: FAST, 4: SLOW}, _HELD.get(stage))
     design = begin()
@@ -270,7 +270,7 @@ def test_a_second_driver_is_refused(port):
     assert "is over" in run("resume", design.id, code=2).stderr
 
 
-def test_boots_are_added_to_an_experiment_that_is_over(port):
+def test_boots_are_added_to_finished_experiment(port):
     """The mirrored order goes on, what was measured stays, and the new report says how often its boots were judged."""
     fake_engine.make(port)
     design = begin("--boots", "1")
@@ -296,7 +296,7 @@ def test_boots_are_added_to_an_experiment_that_is_over(port):
     assert levels == pytest.approx([0.95, 0.975])
 
 
-def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
+def test_interrupt_or_lost_connection_ends_only_watching(port):
     """The experiment goes on without anybody, and somebody else can follow it to its end."""
     fake_engine.make(port, launches={0: ["slow=0.3"]})
     words = [sys.executable, "-m", "dflash_tui", "ab", fake_engine.RECIPE, "--vary", "n=7,4", *QUICK]
@@ -319,7 +319,7 @@ def test_ctrl_c_and_a_lost_connection_end_the_watching_only(port):
     assert progress(design).finished
 
 
-def test_a_driver_that_is_asked_to_end_ends_its_server(port):
+def test_stopped_driver_ends_its_server(port):
     """It says so, no process is left, and it can be resumed; Ctrl-C on the driver itself asks for the same."""
     fake_engine.make(port, launches={0: ["sleepy"]})
     design = begin()
@@ -346,7 +346,7 @@ def _has_halted(design: Design) -> None:
     assert not any(server_process.list_processes(each) for each in registry.list_runs())
 
 
-def test_a_server_that_a_killed_driver_had_not_written_down_is_ended(port, tmp_path):
+def test_unrecorded_server_of_killed_driver_is_ended(port, tmp_path):
     """It carries the experiment's mark, in a run folder without a record; whatever carries another is not touched."""
     fake_engine.make(port)
     design, _ = command_line.experiment(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)
@@ -379,7 +379,7 @@ def test_a_full_disk_halts_it_resumably(port):
     assert progress(design).finished
 
 
-def test_several_requests_are_kept_under_way_in_a_boot(port):
+def test_boot_keeps_several_requests_under_way(port):
     """The ninth of nine requests is alone but for others, which are in no figure and no client's of somebody else."""
     fake_engine.make(port, {7: ["pace=0.2"], 4: ["pace=0.2"]})
     design = begin("--concurrency", "4")
@@ -396,7 +396,7 @@ def test_several_requests_are_kept_under_way_in_a_boot(port):
     assert {one.streams for one in comparison.further} == {4}
 
 
-def test_a_server_in_the_way_is_stopped_once_all_is_prepared(port, monkeypatch):
+def test_running_server_is_stopped_only_after_preparation(port, monkeypatch):
     """It is stopped only on request: before that, and when the preparation fails, it is named and left alone."""
     fake_engine.make(port)
     words = (fake_engine.RECIPE, "--vary", "n=7,4", *QUICK)

@@ -50,7 +50,7 @@ def living() -> list[Run]:
     return [each for each in registry.list_runs() if server_process.list_processes(each)]
 
 
-def test_each_boot_is_a_server_over_both_hosts(engine):
+def test_each_boot_spans_both_hosts(engine):
     """Launched and stopped as `up --peer` does it; the far rank's command and state are in the report's boots."""
     said = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *BOTH).stderr
     design = store.find_experiment()
@@ -140,7 +140,7 @@ def test_a_rank_that_dies_fails_its_boot(engine):
         (("--measure", "start", "--cold"), "empty empty"),
     ],
 )
-def test_each_arm_has_caches_of_its_own_on_the_other_host(engine, options, kinds):
+def test_each_arm_has_own_caches_on_peer(engine, options, kinds):
     """They are empty at its first boot, or at each where that is asked for, and gone in the end."""
     run(fake_engine.RECIPE, "--vary", "n=7,4", *options, *QUICK, *BOTH)
     design = store.find_experiment()
@@ -155,7 +155,7 @@ def test_each_arm_has_caches_of_its_own_on_the_other_host(engine, options, kinds
 
 
 @pytest.mark.long
-def test_caches_are_shared_where_that_is_asked_for(engine):
+def test_caches_are_shared_with_keep_cache(engine):
     run(fake_engine.RECIPE, "--vary", "n=7,4", "--keep-cache", *QUICK, *BOTH)
     caches = {line.partition(" ")[2] for line in (engine / "rank-caches").read_text().splitlines()}
     assert len(caches) == 1
@@ -163,7 +163,7 @@ def test_caches_are_shared_where_that_is_asked_for(engine):
 
 
 @pytest.mark.long
-def test_what_is_left_of_an_experiment_that_never_ended_goes_with_it(engine):
+def test_removed_unfinished_experiment_leaves_no_caches(engine):
     design = begin_kept(engine, "warm-up")
     run("stop", design.id)
     folder = paths.arm_caches_folder() / design.id
@@ -172,7 +172,7 @@ def test_what_is_left_of_an_experiment_that_never_ended_goes_with_it(engine):
     assert not folder.exists()
 
 
-def test_a_peer_that_is_not_reached_is_named_before_anything_begins(engine):
+def test_unreachable_peer_is_named_before_start(engine):
     error = run(fake_engine.RECIPE, *QUICK, "--peer", "host.invalid", "--json", code=2).stdout
     assert "host.invalid" in json.loads(error.splitlines()[-1])["what"]
     assert store.list_experiments() == []

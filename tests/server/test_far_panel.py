@@ -89,7 +89,7 @@ def test_a_cable_that_is_pulled_is_noticed(hosts, open_there):
 
 
 @pytest.mark.long
-def test_a_host_that_has_no_program_or_is_nowhere(hosts, open_there):
+def test_host_without_program_or_address_is_refused(hosts, open_there):
     """The question is answered with no, and nothing is installed."""
     assert hosts.run("a", "dflash-tui", "--host", "10.77.0.9", "ps").returncode == 2
     program: Path = hosts.folder / "b" / "home" / ".local" / "bin" / "dflash-tui"

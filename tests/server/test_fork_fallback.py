@@ -58,7 +58,7 @@ def plan_of(code: str, *lines: str, start: tuple[str, ...] = (FORK,)) -> Plan:
     return replace(made(port), argv=(sys.executable, "-c", code, "serve", *lines), start=start)
 
 
-async def test_a_start_that_hangs_is_ended_and_remembered(started):
+async def test_hanging_fork_start_is_ended_and_remembered(started):
     run = lifecycle.launch_server(plan_of(_HANGS, _VERSION, _RESOLVED), engine="fake")
     started.append(run)
     async with watching(run) as state:
@@ -80,7 +80,7 @@ async def test_other_silences_are_left_alone(started):
     assert server_process.is_alive(run)
 
 
-async def test_a_gpu_that_a_fork_cannot_have_is_a_failure_of_fork(started):
+async def test_gpu_failure_after_fork_counts_against_fork(started):
     """It is said after the first line, and the server ends over it."""
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, _FIRST, _NO_GPU), engine="fake")
     started.append(run)
@@ -90,7 +90,7 @@ async def test_a_gpu_that_a_fork_cannot_have_is_a_failure_of_fork(started):
     assert FORK in environments.read_failed_measures(Path(run.plan.unpatched_folder))
 
 
-async def test_a_start_that_fails_for_another_reason_keeps_fork(started):
+async def test_other_start_failure_keeps_fork(started):
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, "ValueError: no"), engine="fake")
     started.append(run)
     async with watching(run) as state:

@@ -40,7 +40,7 @@ def there(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
+def test_launcher_killed_before_record_leaves_no_server():
     """What it had started ends by itself and never became a server; the next launch is as any."""
     port = free_port(18_250)
     done = subprocess.run([sys.executable, "-c", _KILLED, str(port)], check=False)
@@ -51,7 +51,7 @@ def test_a_launcher_that_is_killed_before_the_record_leaves_no_server():
     assert registry.list_runs() == []
 
 
-def test_a_program_begins_with_nothing_of_what_held_it(tmp_path):
+def test_released_program_inherits_nothing_from_launcher(tmp_path):
     """No open pipe, no signal that Python ignores, the environment that was given, the pid that was recorded."""
     # A shell ignores no signals of its own accord, as Python does.
     script = 'grep SigIgn /proc/$$/status; readlink /proc/$$/fd/0; ls /proc/$$/fd; env; echo "$$ $0 $1"'

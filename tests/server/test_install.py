@@ -38,7 +38,7 @@ def quiet(_event: Preparing) -> None:
     """Take no notice."""
 
 
-def test_a_finished_engine_says_what_is_in_it(spec):
+def test_finished_engine_lists_its_packages(spec):
     """The marker names every package; installing again does nothing and says so."""
     folder = engine_folder_for(spec)
     told: list[Preparing] = []
@@ -55,7 +55,7 @@ def test_a_finished_engine_says_what_is_in_it(spec):
     assert "Name: vllm\n" in metadata
 
 
-def test_an_engine_patched_in_place_is_installed_again(spec):
+def test_engine_patched_in_place_is_reinstalled(spec):
     """One that an earlier release has patched is said to be not used, and a new one takes its place."""
     folder, told = engine_folder_for(spec), list[Preparing]()
     made = asyncio.run(installation.install_engine(spec, folder, quiet))
@@ -70,7 +70,7 @@ def test_an_engine_patched_in_place_is_installed_again(spec):
     assert environments.find_engine(folder)
 
 
-def test_without_network_it_says_what_was_fetched_and_leaves_nothing(folders):
+def test_offline_install_names_package_and_leaves_nothing(folders):
     """A first launch offline: what was being installed, uv's own words, what to do; no half-made venv."""
     env = os.environ | {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_FIND_LINKS": str(folders)}
     env |= {"UV_CACHE_DIR": str(folders / "cache"), "UV_HTTP_RETRIES": "0"}
@@ -85,7 +85,7 @@ def test_without_network_it_says_what_was_fetched_and_leaves_nothing(folders):
     assert not (folders / "state" / "dflash-tui" / "runs").exists()
 
 
-def test_a_disk_without_room_is_refused_before_the_download(spec):
+def test_install_without_disk_room_is_refused_early(spec):
     """Nothing is fetched when it would not fit."""
     huge = replace(spec, disk_mb=10**9)
     with pytest.raises(EngineError, match="not enough disk") as caught:
@@ -157,7 +157,7 @@ def test_missing_uv_leaves_no_engine(folders, tmp_path):
 
 
 @pytest.mark.parametrize("number", leave_to_long([signal.SIGHUP, signal.SIGTERM], but=[signal.SIGHUP]))
-def test_a_connection_that_is_lost_while_it_installs(folders, tmp_path, number, snapshot):
+def test_lost_connection_during_install_leaves_nothing(folders, tmp_path, number, snapshot):
     """`up` behind SSH: what is half-made goes, uv ends with it, nothing was launched, and no traceback is left."""
     script = tmp_path / "uv"
     script.write_text(HALF.format(site=tmp_path, end="exec sleep 600", uv=uv.find_uv_bin()))

@@ -75,7 +75,7 @@ def test_what_an_engine_holds(demo_engine):
 
 @pytest.mark.long
 @pytest.mark.vllm
-def test_an_environment_is_adopted_without_a_trace_in_it(folders, demo_engine, own_engine_data):
+def test_adopted_environment_is_left_untouched(folders, demo_engine, own_engine_data):
     """It is listed, found by its folder and forgotten again; no file of it is touched."""
     folder = own_engine_data / "dflash-tui" / "engines" / Path(demo_engine.folder).name
     before = listing(folder)
@@ -131,7 +131,7 @@ def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
     assert inventory.list_engines() == [made]
 
 
-def test_an_adopted_engine_that_was_changed_is_noticed(tmp_path, folders):
+def test_changed_adopted_engine_fails_launch_check(tmp_path, folders):
     """Its owner may do with it as they like; a launch says what to do then."""
     folder = imitation(tmp_path / "theirs", "0.26.0")
     engine = inventory.adopt_engine(folder)
@@ -160,7 +160,7 @@ def test_an_engine_that_was_patched_in_place(folders, ours):
     assert not Path(engine.folder).exists()
 
 
-def test_the_start_of_a_name_is_the_unpatched_engine(folders, ours):
+def test_name_prefix_prefers_unpatched_engine(folders, ours):
     base, patched = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.26.0-aaaaaaaa-patched-bbbbbbbb")
     patched = replace(patched, base=base.folder)
     Path(patched.folder, engines.MARKER).write_bytes(msgspec.json.encode(patched))
@@ -170,7 +170,7 @@ def test_the_start_of_a_name_is_the_unpatched_engine(folders, ours):
     assert inventory.find_engine_by_name("vllm-0.26") == patched
 
 
-def test_engines_are_named_by_the_start_of_their_folder(folders, ours, tmp_path):
+def test_unique_folder_prefix_names_engine(folders, ours, tmp_path):
     """As far as that tells them apart."""
     first, second = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.33.0-bbbbbbbb")
     assert inventory.find_engine_by_name("vllm-0.26") == first
@@ -224,7 +224,7 @@ def test_an_engine_that_is_in_use_stays(folders, ours):
     assert inventory.list_engines() == []
 
 
-def test_what_was_left_half_way_is_named_and_cleared(folders, snapshot):
+def test_interrupted_install_leftovers_are_listed_and_removed(folders, snapshot):
     """Of an install or of a removal that was killed."""
     for name in ("vllm-0.33.0-aaaaaaaa", ".removing-vllm-0.26.0-bbbbbbbb-1"):
         half = paths.engines_folder() / name
@@ -252,7 +252,7 @@ def test_what_is_being_installed_is_left_alone(folders, snapshot):
     assert not half.exists()
 
 
-def test_an_environment_that_was_made_again_with_another_python(tmp_path):
+def test_site_packages_follow_pyvenv_cfg_version(tmp_path):
     """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
     for minor in (9, 11, 13, 14):
         (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)

@@ -48,7 +48,7 @@ def test_where_a_server_is_asked(host, url):
     assert Run("x", replace(plan(), host=host, port=8000), 0, "", 0.0, 0.0, "").url == url
 
 
-def test_a_port_that_is_taken_by_ipv6_alone_is_not_free():
+def test_port_taken_on_ipv6_only_is_busy():
     wanted = free_port(19_400)
     with socket.socket(socket.AF_INET6) as other:
         other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

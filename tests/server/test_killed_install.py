@@ -175,7 +175,7 @@ def complete(engine: Engine) -> None:
 
 
 @pytest.mark.long
-def test_killed_while_it_downloads_and_while_it_compiles(index, tmp_path, monkeypatch):
+def test_install_killed_downloading_or_compiling_is_redone(index, tmp_path, monkeypatch):
     """The half-made folder is no engine and is named; the next install makes one of it, the uv of the first ended."""
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -210,7 +210,7 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", leave_to_long(MOMENTS, but=["the first files"]))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_ended_at_any_moment_of_an_install_from_a_folder_of_wheels(index, tmp_path, monkeypatch, number, moment):
+def test_install_killed_at_any_moment_can_restart(index, tmp_path, monkeypatch, number, moment):
     """The real uv: told to end it leaves nothing; killed it leaves what the next names and makes anew."""
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("UV_NO_INDEX", "1")

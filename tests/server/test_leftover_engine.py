@@ -56,7 +56,7 @@ def engines(run: Run) -> list[psutil.Process]:
     return [each for each in server_process.list_processes(run) if read_command_line(each)[:1] == ["VLLM::EngineCore"]]
 
 
-def test_the_engine_that_has_the_port_is_named(left, capsys):
+def test_leftover_engine_holding_port_is_named(left, capsys):
     """Stopping it by what the message says frees the port."""
     run, engine = left("listens")
     try:
@@ -81,7 +81,7 @@ def test_the_engine_that_has_the_port_is_named(left, capsys):
             process.kill()
 
 
-def test_another_program_on_the_port_is_not_taken_for_the_engine(left):
+def test_other_program_on_port_is_no_engine(left):
     """A spawned engine has not got the socket; who listens now is somebody else."""
     run, engine = left("spawns")
     try:

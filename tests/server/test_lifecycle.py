@@ -43,7 +43,7 @@ print(json.dumps([told, stayed, server_process.list_processes(run)]))
 """
 
 
-def test_the_memory_of_the_gpu_is_waited_for(stand_in_nvml):
+def test_stop_waits_until_gpu_memory_is_free(stand_in_nvml):
     """The processes are gone before the driver has their memory: how much is told, and what stays after a while."""
     environ = fake_nvml.environment(stand_in_nvml, "h100", PYTHONPATH=str(ROOT))
     done = fake_nvml.run(environ, "-c", STOP, "0.2", "")
@@ -56,7 +56,7 @@ def test_the_memory_of_the_gpu_is_waited_for(stand_in_nvml):
     )
 
 
-def test_a_driver_that_is_silent_or_gone_is_not_waited_for(stand_in_nvml):
+def test_stop_ignores_silent_or_missing_driver(stand_in_nvml):
     """A stop ends in any case."""
     for machine in ("no-gpu", "mismatch"):
         done = fake_nvml.run(fake_nvml.environment(stand_in_nvml, machine, PYTHONPATH=str(ROOT)), "-c", STOP, "20", "")
@@ -87,7 +87,7 @@ def asked(pid: int, answer: bytes) -> bytes:
     return seen
 
 
-def test_an_orphan_is_ended_after_asking_with_what_it_started(tree):
+def test_confirmed_orphan_ends_with_its_workers(tree):
     """Listed with its memory; nobody to ask, no: it lives; yes: it and its worker end, and the other orphan lives."""
     leader, core, worker = tree("VLLM::EngineCore", "VLLM::Worker_TP0")
     other, spared = tree("VLLM::EngineCore")
@@ -120,7 +120,7 @@ def test_a_run_of_another_boot_is_lost():
     assert "the machine was rebooted" in dflash("why").stderr + dflash("why").stdout
 
 
-async def test_shared_memory_goes_with_a_server_that_is_killed(launch):
+async def test_killed_server_leaves_no_shared_memory(launch):
     """As that of a vLLM over several GPUs or hosts: what removes it ends last."""
     name = f"dflash-tui-test-{os.getpid()}"
     run = launch("stubborn", f"shares={name}")

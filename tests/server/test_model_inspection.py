@@ -112,7 +112,7 @@ async def test_both_models_are_inspected_in_one_process(plan, engine, monkeypatc
     assert await prepared(plan, engine) == []
 
 
-async def test_a_failure_is_a_line_and_is_remembered(plan, engine):
+async def test_inspection_failure_is_logged_and_remembered(plan, engine):
     """The launch goes on; the next one of this engine does without, until somebody asks for it by name."""
     source(engine, "qwen3_dflash.py").write_text("raise ImportError('no kernel for this')\n")
     events = await prepared(plan, engine)
@@ -133,12 +133,12 @@ async def test_a_failure_is_a_line_and_is_remembered(plan, engine):
         ([], None),
     ],
 )
-def test_a_drafter_has_the_name_that_vllm_gives_it(plan, config, names):
+def test_drafter_architecture_uses_vllm_name(plan, config, names):
     (Path(plan.drafter) / "config.json").write_text(json.dumps(config))
     assert model_inspection.list_architectures(plan)[1:] == ([names] if names else [])
 
 
-async def test_a_class_that_this_vllm_does_not_have_is_named(plan, engine):
+async def test_unsupported_model_class_is_named(plan, engine):
     (Path(plan.target) / "config.json").write_text('{"architectures": ["NewForCausalLM"]}')
     with pytest.raises(EngineError) as error:
         model_inspection.inspect_models(plan, engine, model_inspection.list_architectures(plan))

@@ -31,7 +31,7 @@ def test_without_a_key_it_is_refused(engine, key, monkeypatch):
     assert registry.list_runs() == []
 
 
-def test_with_a_key_it_listens_and_asks_for_it(engine, folders, monkeypatch):
+def test_server_with_key_rejects_keyless_requests(engine, folders, monkeypatch):
     """It is warned of; our own requests have the key, others are turned away; no command and no file has it."""
     monkeypatch.setenv("VLLM_API_KEY", PLANT)
     said = told(*OPEN)

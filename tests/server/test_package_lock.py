@@ -50,7 +50,7 @@ def module(engine: Engine) -> str:
     return (engine.site_packages / "tiny_of_ours.py").read_text()
 
 
-def test_versions_and_hashes_are_recorded_at_the_first_install(wheels, spec):
+def test_first_install_locks_versions_and_hashes(wheels, spec):
     """They outlive the engine, and nobody else may write them."""
     engine = install(spec)
     lock = uv_process.lock_file(Path(engine.folder))
@@ -65,7 +65,7 @@ def test_versions_and_hashes_are_recorded_at_the_first_install(wheels, spec):
     assert module(install(spec)) == "x = 1"
 
 
-def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec, tmp_path):
+def test_reinstall_refuses_changed_file_of_locked_version(wheels, spec, tmp_path):
     """Named with what was expected, what came, and what to do; nothing is installed, until the user says so."""
     engine = install(spec)
     lock = uv_process.lock_file(Path(engine.folder))
@@ -85,7 +85,7 @@ def test_another_file_of_the_same_version_is_refused_at_a_reinstall(wheels, spec
     assert "evil" in module(install(spec))
 
 
-def test_a_newer_version_is_not_taken_at_a_reinstall(wheels, spec):
+def test_reinstall_keeps_locked_versions(wheels, spec):
     """A lock is a lock: the versions of the first time, and when one is gone that is said."""
     spec = replace(spec, packages=(tiny_wheels.NAME,))
     inventory.remove_engine(install(spec))
@@ -102,7 +102,7 @@ def test_a_newer_version_is_not_taken_at_a_reinstall(wheels, spec):
     assert str(uv_process.lock_file(Path(engine.folder))) in caught.value.hint
 
 
-def test_a_source_is_built_only_where_the_recipe_says_so(wheels, spec, tmp_path):
+def test_source_build_needs_permission_of_recipe(wheels, spec, tmp_path):
     """A build runs code of the package: refused before it is, named, and without a secret where it is allowed."""
     ran = tmp_path / "ran"
     line = f"import os\nopen({str(ran)!r}, 'a').write(repr(dict(os.environ)))"
@@ -119,7 +119,7 @@ def test_a_source_is_built_only_where_the_recipe_says_so(wheels, spec, tmp_path)
     assert SECRET not in ran.read_text()
 
 
-def test_a_requirement_takes_no_variable_of_the_environment(tmp_path):
+def test_requirement_with_environment_variable_is_refused(tmp_path):
     """They would be put in, and the password of a private index would be part of an address."""
     text = (
         "title: x\nstatus: experimental\nengine: {vllm: 0.99.0, download_mb: 1, disk_mb: 1,\n"

@@ -64,7 +64,7 @@ def test_two_ranks_are_launched_shown_and_stopped(recipe, capsys):
 
 
 @pytest.mark.long
-def test_ranks_whose_keeper_was_killed_are_told_of_and_stopped(recipe, capsys):
+def test_ranks_of_killed_keeper_are_stopped(recipe, capsys):
     """What was known of them last is said to be that; `stop` does what the keeper would have done."""
     fake_engine.make(free_port(19_320), recipe=recipe)
     assert main(["up", *OVER_TWO, "--wait"]) == 0, capsys.readouterr().err
@@ -83,7 +83,7 @@ def test_ranks_whose_keeper_was_killed_are_told_of_and_stopped(recipe, capsys):
 
 
 @pytest.mark.long
-def test_a_rank_that_dies_ends_the_server_and_is_named(recipe, capsys):
+def test_dead_rank_ends_server_and_is_named(recipe, capsys):
     """Rank 0 would say that it is healthy until somebody asks it."""
     folder = fake_engine.make(free_port(19_310), recipe=recipe)
     assert main(["up", *OVER_TWO, "--wait"]) == 0
@@ -96,7 +96,7 @@ def test_a_rank_that_dies_ends_the_server_and_is_named(recipe, capsys):
     assert b"nothing works on rank 1" in (near.folder / "rank1.log").read_bytes()
 
 
-async def test_a_lease_that_nobody_renews_ends_the_rank(launch, monkeypatch):
+async def test_expired_lease_ends_rank(launch, monkeypatch):
     """As when the host of rank 0 is gone; a renewed one does not."""
     run = launch("deaf")
     keeper.write_lease(run, 60.0)

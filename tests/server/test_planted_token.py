@@ -53,7 +53,7 @@ def planted(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_a_token_in_an_option_is_refused_before_anything_is_written(planted, folders):
+def test_token_in_option_is_refused_before_writing(planted, folders):
     """With what to do instead, and without repeating it."""
     fake_engine.make(18_900)
     for words in REFUSED:

@@ -95,13 +95,13 @@ def told(kind: str) -> str:
 @pytest.mark.parametrize(
     ("first", "kind"), [("exit 1", "no-python"), ('case "$*" in *"import venv"*) exit 1;; esac', "no-venv")]
 )
-def test_a_python_that_will_not_do_is_named(far, first, kind):
+def test_unsuitable_remote_python_is_refused(far, first, kind):
     far.put_python(first)
     assert refusal().what == told(kind)
     assert not far.data.exists()
 
 
-def test_a_wheel_that_comes_in_part_is_not_installed(far):
+def test_truncated_wheel_is_not_installed(far):
     far.put_ssh("head -c 300000")
     assert refusal().what == told("cut")
     assert not far.data.exists()
@@ -118,7 +118,7 @@ def silent_index(far) -> Iterator[socket.socket]:
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_one_that_is_given_up_in_its_middle(far, silent_index):
+def test_cancelled_remote_install_leaves_nothing(far, silent_index):
     """Pip is ended there, too."""
 
     async def leave() -> None:
@@ -136,7 +136,7 @@ def test_nothing_is_left_of_one_that_is_given_up_in_its_middle(far, silent_index
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_one_whose_other_side_is_killed(far, silent_index):
+def test_remote_install_of_killed_client_leaves_nothing(far, silent_index):
     code = "import asyncio; from dflash_tui.peers import far_program as p; asyncio.run(p.install_program('spark-b'))"
     near = subprocess.Popen([sys.executable, "-c", code])
     connection, _ = silent_index.accept()
@@ -157,7 +157,7 @@ def test_nothing_secret_goes_along(far, tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.index
-def test_a_host_that_has_nothing_is_asked_for_its_plan(tmp_path):
+def test_bare_host_gets_program_and_answers_plan(tmp_path):
     """Over a real ssh, by one command: the program is installed there, with real packages, and its agent answers."""
     data = tmp_path / "data"
     (data / "dflash-tui" / "models").mkdir(parents=True)

@@ -53,7 +53,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
 
 
-async def test_a_good_server_becomes_warm_and_is_measured_from_the_start_of_a_burst(launch):
+async def test_warm_server_is_measured_from_burst_start(launch):
     """Healthy, then warm by a real request; after an idle time a burst is not smeared over it."""
     run = launch()
     async with watching(run) as state:
@@ -84,7 +84,7 @@ async def test_one_missed_poll_is_no_failure(launch, monkeypatch, misses, unheal
     assert (Health.UNHEALTHY in [change.health for change in recorded(run, HealthChanged)]) is unhealthy
 
 
-async def test_what_the_processes_do_is_recorded_until_the_server_is_warm(launch, monkeypatch):
+async def test_process_activity_is_recorded_until_warm(launch, monkeypatch):
     """CPU and disk of a start tell work from a stall; afterwards nobody needs them."""
     monkeypatch.setattr(sampler, "_ACTIVITY_INTERVAL", 0.2)
     run = launch("slow=2")
@@ -111,7 +111,7 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
         assert "\x1b" not in found.evidence[-1]
 
 
-async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
+async def test_other_server_on_port_is_not_ours(launch):
     """While ours does not listen yet, what answers on its port is somebody else."""
     first = launch()
     await until(lambda: processes.is_listening_on(server_process.list_processes(first), first.plan.port))
@@ -123,7 +123,7 @@ async def test_another_server_on_the_port_is_not_taken_for_ours(launch):
     assert lifecycle.find_free_port(first.plan.port) != first.plan.port
 
 
-async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch, capsys):
+async def test_server_with_stolen_port_raises_alarm(launch, monkeypatch, capsys):
     """Ours can never listen there: after some patience that is said, with who has the port and a free one."""
     monkeypatch.setattr(recorder, "PORT_CONFLICT_DELAY", 1.0)
     monkeypatch.setattr(up, "_UNHEALTHY_GRACE_SECONDS", 0.5)
@@ -151,7 +151,7 @@ async def test_a_server_whose_port_somebody_else_has_is_told(launch, monkeypatch
     assert (found.kind, found.cause in told) == ("port_in_use", True)
 
 
-def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
+def test_cleaned_up_killed_server_stays_failed(launch):
     """Who stops the rest of a killed server did not stop the server: it stays failed."""
     run = launch("stubborn")
     wait_until(lambda: len(server_process.list_processes(run)) >= 2)
@@ -166,7 +166,7 @@ def test_ending_what_a_dead_server_left_does_not_make_it_a_wanted_end(launch):
     assert observer.replay_run(run).status == "failed"
 
 
-async def test_two_observers_see_the_same_and_ask_once(launch):
+async def test_two_observers_share_readings_and_one_records(launch):
     """Only one of them records; both know everything, and the other takes over when the first leaves."""
     run = launch()
     async with watching(run) as second:
@@ -206,7 +206,7 @@ async def test_a_stubborn_server_and_its_children_end(launch):
     assert (state.status, state.exit and state.exit.code) == ("stopped", -signal.SIGKILL)
 
 
-async def test_a_killed_server_is_seen_with_its_code_by_everybody(launch):
+async def test_every_observer_sees_killed_servers_exit_code(launch):
     """Who launched it knows the code and records it; who comes later reads it."""
     run = launch()
     async with watching(run) as state:
@@ -237,7 +237,7 @@ def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
     assert not any(processes.is_running(child) for child in children)
 
 
-def test_a_process_is_told_from_the_next_with_its_pid(launch):
+def test_process_identity_differs_after_pid_reuse(launch):
     """The identity holds for a life, is empty for a zombie, and does not depend on the time of day."""
     run = launch("deaf")
     assert server_process.is_alive(run)
@@ -249,7 +249,7 @@ def test_a_process_is_told_from_the_next_with_its_pid(launch):
     child.wait()
 
 
-def test_a_foreign_process_is_never_counted_as_ours(launch):
+def test_foreign_process_with_our_pid_is_ignored(launch):
     """A session with our pid but another folder, as after a reuse of the pid, is left alone."""
     run = launch("deaf")
     time.sleep(0.05)  # a later tick of the clock, as any reuse of a pid has
@@ -290,7 +290,7 @@ async def test_a_request_is_measured_by_its_usage(launch):
     assert done.decode_tok_s == pytest.approx(39 / (2 * done.chunk_p50), rel=1e-6)  # of two gaps: their mean
 
 
-def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
+def test_bench_records_counters_of_unwatched_server(launch):
     """After `up --detach` nobody records; a bench does, from the server's first request to the last reading."""
     run = launch()
     wait_until(lambda: processes.is_listening_on(server_process.list_processes(run), run.plan.port))
@@ -309,7 +309,7 @@ def test_a_bench_of_an_unwatched_server_leaves_its_counters(launch):
     ]
 
 
-async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
+async def test_suspended_and_resumed_server_is_noticed(launch):
     """SIGSTOP is no failure, but nothing comes any more: the alarm says which process it is and how it goes on."""
     run = launch()
     async with watching(run) as state:
@@ -326,7 +326,7 @@ async def test_a_suspended_server_is_seen_at_once_and_its_going_on(launch):
         await until(lambda: find_alarms(state, time.time()) == [])
 
 
-async def test_a_resting_server_is_probed_and_a_dead_answer_is_an_alarm(launch, monkeypatch, snapshot):
+async def test_failed_probe_of_idle_server_raises_alarm(launch, monkeypatch, snapshot):
     """One token after a rest; a server that answers /health but not the probe hangs."""
     monkeypatch.setenv("DFLASH_TUI_PROBE", "1")
     monkeypatch.setattr(recorder, "_MIN_IDLE_SECONDS", 1.0)

@@ -109,7 +109,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_host_that_cannot_be_joined_is_refused_and_nothing_is_begun(case, tmp_path, snapshot):
+def test_unusable_host_is_refused_and_nothing_starts(case, tmp_path, snapshot):
     (tmp_path / "data" / "dflash-tui" / "models").mkdir(parents=True)
     with make_two_hosts(tmp_path / "hosts", tmp_path / "data") as hosts:
         case.before(hosts)

@@ -81,7 +81,7 @@ def result(launch: subprocess.Popen[str]) -> tuple[int, list[str], str]:
     return launch.returncode, json.loads(out)[1] if out else [], err
 
 
-def test_two_launches_on_two_gpus_take_one_each(on_gpus):
+def test_two_launches_take_one_gpu_each(on_gpus):
     """Neither has any memory there when the other plans."""
     results = [result(each) for each in [on_gpus("two-h200") for _ in range(2)]]
     assert [code for code, _, _ in results] == [0, 0], results
@@ -91,7 +91,7 @@ def test_two_launches_on_two_gpus_take_one_each(on_gpus):
     assert sorted(gpu for run in runs for gpu in run.plan.gpus) == sorted([one, other])
 
 
-def test_of_two_launches_on_one_gpu_the_second_is_refused_by_name(on_gpus, stand_in_nvml):
+def test_second_launch_on_reserved_gpu_is_refused(on_gpus, stand_in_nvml):
     """At once, not by vLLM's memory error; also where a plan names it, and by the checks; `--force` overrules that."""
     results = [result(each) for each in [on_gpus("h100") for _ in range(2)]]
     assert sorted(code for code, _, _ in results) == [0, 4], results
@@ -107,7 +107,7 @@ def test_of_two_launches_on_one_gpu_the_second_is_refused_by_name(on_gpus, stand
     assert code == 0
 
 
-def test_a_gpu_is_free_again_when_its_server_listens(on_gpus):
+def test_listening_server_releases_gpu_reservation(on_gpus):
     """From then on its memory shows, and whether another server fits is arithmetic."""
     assert result(on_gpus("h100", "listens"))[0] == 0
     (run,) = registry.list_runs()
@@ -116,7 +116,7 @@ def test_a_gpu_is_free_again_when_its_server_listens(on_gpus):
     assert result(on_gpus("h100"))[0] == 0
 
 
-def test_what_a_killed_launch_had_reserved_is_free(on_gpus):
+def test_killed_launch_reserves_nothing(on_gpus):
     """While it prepares, others are refused; killed, it reserves nothing, and what it left is cleared away."""
     first = on_gpus("h100", "hold")
     assert first.stdout is not None
@@ -145,7 +145,7 @@ def record(port: int, pid: int, born: str) -> Path:
     return path
 
 
-def test_a_pid_that_another_process_has_by_now_reserves_nothing():
+def test_reused_pid_reserves_nothing():
     """Only pid and start time together name the holder; a file that is none of ours is nobody's."""
     port, parent = free_port(18_950), os.getppid()
     path = record(port, parent, processes.read_process_identity(parent))
@@ -188,7 +188,7 @@ def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     assert instead in shown.err
 
 
-def test_an_experiment_keeps_its_port_between_its_boots():
+def test_experiment_keeps_port_between_boots():
     """Who launches beside it gets another one; a second experiment on it is refused by name, and then it is free."""
     plan = made(free_port(18_960))
     with session.reserve_experiment("A/B one", [plan, plan]):
@@ -204,7 +204,7 @@ def test_an_experiment_keeps_its_port_between_its_boots():
         pass
 
 
-def test_a_port_that_is_passed_over_is_said_with_who_has_it():
+def test_skipped_reserved_port_names_its_holder():
     """Nobody listens on the one that is reserved, as on that of an A/B between two boots."""
     plan, parent = made(free_port(18_980)), os.getppid()
     with socket.socket() as server:

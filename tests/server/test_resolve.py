@@ -72,7 +72,7 @@ def test_it_resolves_to_what_it_names(name, machine, resolved):
 
 
 @pytest.mark.index
-def test_a_wheel_folder_with_a_cpu_torch_does_not_spoil_a_release(index, tmp_path):
+def test_release_ignores_cpu_torch_in_wheel_folder(index, tmp_path):
     """A `+cpu` build counts as newer than the same version of the index."""
     with ZipFile(tmp_path / "torch-2.13.0+cpu-py3-none-any.whl", "w") as wheel:
         info = "torch-2.13.0+cpu.dist-info"

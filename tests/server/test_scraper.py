@@ -52,7 +52,7 @@ async def fetch(url: str) -> Scrape:
         return await fetch_metrics(client)
 
 
-async def test_a_line_of_300_000_labels_is_passed_over():
+async def test_metric_with_300_000_labels_is_skipped():
     """The rest of the answer counts, and the line costs no more than looking for its end."""
     async with responding(writing(LABELS + REAL)) as url:
         scrape = await asyncio.wait_for(fetch(url), PATIENCE)
@@ -90,7 +90,7 @@ def attached() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-async def test_ctrl_c_does_not_wait_for_an_answer(attached):
+async def test_ctrl_c_ends_attach_during_hostile_answer(attached):
     """The server has sent its worst, and has answered whatever it is asked, when Ctrl-C comes."""
     sent = 0
 

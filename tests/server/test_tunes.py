@@ -49,7 +49,7 @@ def progress(design: Design) -> Progress:
 
 
 @pytest.mark.long
-def test_a_planted_best_is_found_confirmed_and_kept(port):
+def test_tune_finds_confirms_and_keeps_best_setting(port):
     """Four tokens among seven and two: the recipe launches it, the report says by how much, and what was not tried.
 
     A candidate that does not start is dropped with its cause.
@@ -82,7 +82,7 @@ def test_a_planted_best_is_found_confirmed_and_kept(port):
 
 
 @pytest.mark.long
-def test_a_killed_driver_is_resumed_and_the_best_so_far_can_be_kept_before(port):
+def test_killed_tune_keeps_best_setting_and_resumes(port):
     """Boots that are over stay, what was left running is ended, and rounds go on from what happened."""
     fake_engine.make(port, WORDS)
     design = begin()
@@ -105,7 +105,7 @@ def test_a_killed_driver_is_resumed_and_the_best_so_far_can_be_kept_before(port)
     assert not runner.find_leftover_servers(design)
 
 
-def test_a_stopped_tune_says_what_is_best_until_then(port):
+def test_stopped_tune_reports_best_and_resume_command(port):
     fake_engine.make(port, WORDS)
     design = begin()
     wait_until(lambda: len(progress(design).boots) >= 2)
@@ -117,7 +117,7 @@ def test_a_stopped_tune_says_what_is_best_until_then(port):
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
+def test_ctrl_c_stops_watching_but_not_tune(port):
     """The tune goes on without anybody, and can be followed again."""
     fake_engine.make(port, {**WORDS, 2: ["sleepy"]})
     words = [*TUNE, fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m"]
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_watching_with_the_best_until_then(port):
 
 
 @pytest.mark.long
-def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
+def test_published_setting_that_fails_exits_with_6(port):
     folder = fake_engine.make(port, {7: ["broken"]})
     told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", code=6).stderr
     assert "published did not start" in told
@@ -144,7 +144,7 @@ def test_a_published_setting_that_does_not_start_is_an_error_of_its_own(port):
 
 
 @pytest.mark.long
-def test_a_short_budget_says_what_it_would_need_once_a_boot_is_known(port):
+def test_short_tune_budget_names_needed_time(port):
     """The first tune ends after its only boot; the second knows what a boot takes."""
     fake_engine.make(port, WORDS)
     run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "1s")
@@ -155,7 +155,7 @@ def test_a_short_budget_says_what_it_would_need_once_a_boot_is_known(port):
     assert len(store.list_experiments()) == 1
 
 
-def test_a_second_tune_and_an_ab_are_refused_while_one_runs(port):
+def test_running_tune_refuses_second_tune_and_ab(port):
     """As for an A/B: whatever disturbs the measurement is named before anything starts."""
     fake_engine.make(port, WORDS)
     design = begin()

@@ -31,7 +31,7 @@ def up(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_detached_launch_tells_whether_the_server_is_gone_already(port, ends, monkeypatch, capsys):
+def test_detached_launch_reports_early_server_death(port, ends, monkeypatch, capsys):
     """One that dies before the command returns is a failure with its cause, not a success."""
     fake_engine.make(port, launches={0: ["broken"]} if ends else None)
     launch = preparation.prepare_and_launch
@@ -75,7 +75,7 @@ def test_who_waits_is_told_that_it_failed(port, behaviour, words):
     assert ("nothing works today" if behaviour == "broken" else "HTTP 400") in done.stderr
 
 
-def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port):
+def test_server_stopped_before_ready_fails_wait(port):
     """Who stops it from elsewhere makes no success of it."""
     fake_engine.make(port, launches={0: ["deaf"]})
     with subprocess.Popen([*UP, "--bench", "--detach"], stdout=PIPE, stderr=PIPE, stdin=DEVNULL, text=True) as waiting:
@@ -86,7 +86,7 @@ def test_a_server_that_is_stopped_before_it_is_ready_was_not_ready(port):
     assert f"{registry.find_run().id} was stopped" in err
 
 
-def test_who_owns_the_server_does_not_return_before_it():
+def test_foreground_cannot_be_combined_with_wait():
     done = subprocess.run(
         [*DFLASH, "up", "demo-cpu", "--foreground", "--wait"], capture_output=True, text=True, check=False
     )

@@ -47,7 +47,7 @@ async def opened(pilot: Pilot[str], identity: str, words: str) -> DflashApp:
     return panel
 
 
-async def test_a_boot_that_starts_shows_the_phases_of_its_run():
+async def test_starting_boot_shows_its_phases():
     """Which boot of how many and of which arm, in the order; and nobody asks the server that is measured."""
     running(a_design())
     panel = app(now=NOW)
@@ -77,7 +77,7 @@ async def test_requests_are_seen_as_they_come():
         assert "⏎ Resume" not in text(panel)
 
 
-async def test_one_that_stopped_says_why_and_how_it_goes_on():
+async def test_halted_experiment_shows_reason_and_resume_key():
     design = a_design()
     made = boots(design, (10.0, 18.5))
     written(
@@ -93,7 +93,7 @@ async def test_one_that_stopped_says_why_and_how_it_goes_on():
         assert "S Stop" not in text(panel)
 
 
-async def test_the_end_leads_to_the_verdict_and_back():
+async def test_finished_experiment_opens_verdict_by_itself():
     """When the last boot is over the verdict is shown by itself; `v` shows the boots again."""
     report = a_report()
     folder = written(report.design, told(report.design, report.boots))
@@ -112,7 +112,7 @@ async def test_the_end_leads_to_the_verdict_and_back():
         await wait_for(pilot, lambda: "▲ compile is faster" in text(panel))
 
 
-async def test_the_verdict_comes_first_then_arms_prompts_and_starts():
+async def test_report_shows_verdict_before_arms_and_prompts():
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
     panel = app(now=NOW)
@@ -134,7 +134,7 @@ async def test_the_verdict_comes_first_then_arms_prompts_and_starts():
         assert not [part for part in parts if part not in seen]
 
 
-async def test_a_sweep_has_a_chart_with_its_plateau():
+async def test_sweep_chart_shows_plateau():
     """Of several comparisons one is shown at a time."""
     plans = {str(n): a_plan("eager", n) for n in (4, 6, 8, 15)}
     design = a_design(plans, order=(0, 1, 2, 3, 3, 2, 1, 0), vary="n")
@@ -191,7 +191,7 @@ async def test_plus_adds_boots_after_a_question(monkeypatch):
         await wait_for(pilot, lambda: panel.current_mode == "ab")
 
 
-async def test_k_keeps_the_faster_arm_as_a_recipe():
+async def test_k_keeps_faster_arm_as_recipe():
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
     panel = DflashApp(now=lambda: NOW, probe=lambda: NO_GPU)
@@ -227,7 +227,7 @@ async def test_all_experiments_are_listed():
         await wait_for(pilot, lambda: "boot 2 of 4" in text(panel))
 
 
-async def test_without_any_experiment_it_says_how_one_begins():
+async def test_empty_experiment_screen_explains_how_to_begin():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(80, 24)) as pilot:
         await pilot.press("3")

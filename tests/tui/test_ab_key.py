@@ -47,7 +47,7 @@ async def patient(pilot: Pilot[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "f"])
-async def test_what_varies_is_chosen_from_a_list_or_typed(key):
+async def test_varied_setting_is_chosen_or_typed(key):
     """Escape leaves the field, then the list, and nothing has changed."""
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
@@ -67,7 +67,7 @@ async def test_what_varies_is_chosen_from_a_list_or_typed(key):
         await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
 
 
-async def test_one_key_and_enter_lead_to_the_verdict():
+async def test_ab_key_and_enter_lead_to_verdict():
     """Both arms are launched by a driver of its own, and what its report says comes by itself; no server is left."""
     recipe = the_recipe({7: ["pace=0.01"], 4: ["pace=0.03"]})
     panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
@@ -87,7 +87,7 @@ async def test_one_key_and_enter_lead_to_the_verdict():
     assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
 
 
-async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypatch):
+async def test_repeated_keys_begin_one_experiment(monkeypatch):
     """While its driver is launched nothing is planned anew or begun again, and it is not lost."""
     recipe = the_recipe({})
     begun, go_on = list[Design](), threading.Event()
@@ -113,7 +113,7 @@ async def test_an_experiment_begins_once_whatever_is_pressed_meanwhile(monkeypat
     assert [design.id for design in store.list_experiments()] == [begun[0].id]
 
 
-async def test_it_is_stopped_after_a_question_and_goes_on_later():
+async def test_confirmed_stop_halts_experiment_until_resume():
     """`S` ends the driver and its server, `r` goes on where it stopped."""
     recipe = the_recipe({7: ["pace=0.05"], 4: ["pace=0.05"]})
     panel = DflashApp(probe=lambda: NO_GPU, load=lambda: {recipe.name: recipe})
@@ -131,7 +131,7 @@ async def test_it_is_stopped_after_a_question_and_goes_on_later():
         await patient(pilot, "A/B RUNNING")
 
 
-async def test_the_dialog_says_what_would_happen_before_it_does():
+async def test_ab_dialog_previews_experiment():
     """Quick or honest, more boots, what is varied; a mistake is said, and escape leaves all as it is."""
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(80, 24)) as pilot:

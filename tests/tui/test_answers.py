@@ -53,7 +53,7 @@ async def test_answers_are_shown_side_by_side():
         await wait_for(pilot, lambda: not isinstance(panel.screen, AnswersDialog))
 
 
-def test_an_answer_of_which_nothing_is_seen_says_so():
+def test_invisible_answer_is_labelled():
     """As toy weights may give one; two empty boxes would look broken."""
     answer = "\n" * 12
     assert describe_blank(answer).startswith("[12 ")

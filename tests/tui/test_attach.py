@@ -67,7 +67,7 @@ async def test_an_ended_run_is_replayed():
         assert len(panel.run_screen.view.state.requests) == 6
 
 
-async def test_a_running_server_is_listed_attached_and_left_alone(running):
+async def test_panel_lists_attaches_and_leaves_running_server(running):
     panel = app({"toy": a_recipe(build=BUILD)}, now=running.started_at + 150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "● toy" in text(panel))
@@ -89,7 +89,7 @@ async def test_a_running_server_is_listed_attached_and_left_alone(running):
     )
 
 
-async def test_the_newest_server_is_watched_where_none_is_yet(running):
+async def test_live_key_watches_newest_server(running):
     """By `2`, which is the live screen."""
     panel = DflashApp(probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -135,7 +135,7 @@ async def insist(pilot, reason: str) -> None:
     await pilot.press("F", *reason, "enter")
 
 
-async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebody_insists():
+async def test_failed_checks_stop_launch_unless_forced():
     panel = app({"toy": a_trusted_recipe(engine=huge(), build=BUILD)}, now=time.time())
     async with panel.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
@@ -150,7 +150,7 @@ async def test_a_launch_that_cannot_work_is_stopped_by_the_checks_unless_somebod
     assert panel.return_value == ""
 
 
-async def test_nobody_insists_on_what_would_be_refused_anyway(monkeypatch):
+async def test_keyless_open_launch_cannot_be_forced(monkeypatch):
     """A server that others reach has a key; F is not offered, and does nothing."""
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     recipe = a_recipe(engine=huge(), build=BUILD)

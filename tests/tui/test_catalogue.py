@@ -58,7 +58,7 @@ async def test_pairs_are_listed_behind_a_key(hub):
         await shows(pilot, "⏎ make a recipe")
 
 
-async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
+async def test_best_recipe_for_gpu_is_highlighted_first(hub):
     """Verified before reported, then what may run, then the demo of a CPU; the rest is one line that opens."""
     panel = panel_on(GpuProbe((CARD,)))
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -83,7 +83,7 @@ async def test_what_suits_the_gpu_best_stands_first_and_is_highlighted(hub):
         assert rows.choice.suited(rows.chosen).suits is Suitability.NO
 
 
-async def test_enter_on_a_pair_makes_a_recipe_of_it(hub):
+async def test_enter_turns_pair_into_recipe(hub):
     """By what its models say, which is an error in words where they cannot be read."""
     panel = panel_on()
     async with panel.run_test(size=(120, 36)) as pilot:

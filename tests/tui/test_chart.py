@@ -10,7 +10,7 @@ from textual.content import Content
 from dflash_tui.tui.widgets.chart import Chart, ChartLine, round_axis_limit, split_line
 
 
-def test_a_level_stretch_keeps_its_ends_and_a_gap_stays_a_gap():
+def test_flat_line_keeps_ends_and_gaps():
     points = [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (3.0, 5.0), (4.0, 1.0), (9.0, 1.0), (10.0, 1.0), (11.0, 1.0)]
     pieces = list(split_line(points, gap=1.5, step=0.1))
     assert pieces == [[(0.0, 1.0), (2.0, 1.0), (3.0, 5.0), (4.0, 1.0)], [(9.0, 1.0), (11.0, 1.0)]]
@@ -50,7 +50,7 @@ async def drawn(theme: str) -> tuple[Text, str]:
         return shown, Content.from_markup(str(chart.border_title)).plain
 
 
-async def test_a_terminals_own_colours_get_no_background_and_keep_the_axes():
+async def test_ansi_theme_chart_has_axes_without_background():
     """Nothing can be blended with a colour that nobody knows: black boxes without axes came of it."""
     shown, _ = await drawn("ansi-dark")
     assert {span.style.bgcolor for span in shown.spans if isinstance(span.style, Style)} == {None}
@@ -59,7 +59,7 @@ async def test_a_terminals_own_colours_get_no_background_and_keep_the_axes():
     assert [style for style in styles if isinstance(style, Style) and style.color] == []
 
 
-async def test_lines_differ_in_shape_and_the_title_shows_which(monkeypatch):
+async def test_chart_lines_differ_in_shape_and_legend(monkeypatch):
     monkeypatch.setenv("DFLASH_TUI_MARKER", "braille")
     shown, title = await drawn("textual-dark")
     assert "•" in shown.plain

@@ -59,7 +59,7 @@ async def say(pilot, line: str) -> None:
     await pilot.press("enter")
 
 
-async def test_an_answer_is_shown_as_it_comes_with_its_measures(launch):
+async def test_streaming_answer_shows_its_measurements(launch):
     """Thoughts are apart, markup and escapes of a server are text; what was said stays when one comes back."""
     run = launch("telling", "thinks=Let |me |see", f"adds={HOSTILE}", "pace=0.3")
     async with talk_with(run, (120, 36)) as (pilot, panel, screen):
@@ -80,7 +80,7 @@ async def test_an_answer_is_shown_as_it_comes_with_its_measures(launch):
         assert messages_of(screen) == []
 
 
-async def test_ctrl_c_and_escape_stop_the_answer_and_no_more(launch):
+async def test_ctrl_c_and_escape_stop_only_answer(launch):
     """What came stays; the next line is sent."""
     run = launch("stays")
     async with talk_with(run, (80, 24)) as (pilot, panel, screen):
@@ -95,7 +95,7 @@ async def test_ctrl_c_and_escape_stop_the_answer_and_no_more(launch):
         assert [each["role"] for each in messages_of(screen)] == ["user", "assistant"] * 2
 
 
-async def test_what_a_reader_has_to_know_is_said_first(launch):
+async def test_chat_shows_toy_weights_caution_first(launch):
     """Toy weights answer gibberish; it is said again once the conversation is cleared, and once however often asked."""
     run = launch()
     async with talk_with(run, (80, 24)) as (pilot, panel, screen):
@@ -118,7 +118,7 @@ async def test_what_fails_is_said(launch):
         await shows(pilot, "✗ HTTP 400", "no thanks")
 
 
-async def test_without_a_server_there_is_nobody_to_talk_with():
+async def test_chat_needs_running_server():
     panel = DflashApp(probe=lambda: NO_GPU, load=dict)
     async with panel.run_test() as pilot:
         await pilot.press("4")
@@ -154,7 +154,7 @@ def test_the_screen(text_compare, monkeypatch):
     assert text_compare(panel, terminal_size=(80, 24), run_before=act)
 
 
-async def test_of_an_answer_of_empty_lines_the_last_thousand_are_drawn(launch):
+async def test_answer_draws_only_last_thousand_lines(launch):
     """Each takes a row of the screen to lay out, which a panel that answers keys has no time for."""
     run = launch("adds=" + "\n" * 15_000 + "end")
     async with talk_with(run, (80, 24)) as (pilot, _, screen):

@@ -34,7 +34,7 @@ def test_a_recipe_suits_or_not(hardware, name, suits):
     assert found.why
 
 
-def test_without_a_gpu_only_the_cpu_recipe_suits():
+def test_only_cpu_recipe_suits_without_gpu():
     choice = LaunchSelection()
     recipe = recipe_loader.find_recipe("qwen3.5-27b")
     assert choice.suited(recipe).why.startswith("looking for GPUs")
@@ -63,7 +63,7 @@ def test_the_short_plan_fits_its_pane(hardware, name, width, height):
     assert shown[-1].startswith("i ")
 
 
-def test_what_would_fail_a_check_offline_has_no_tick():
+def test_recipe_needing_newer_driver_is_unsuitable():
     recipe, choice = recipe_loader.find_recipe("qwen3.5-27b"), on(a_gpu(Hardware.H200))
     assert choice.suited(recipe).suits is Suitability.YES
     choice.probe = GpuProbe((a_gpu(Hardware.H200),), "570.86")
@@ -81,7 +81,7 @@ def test_the_fast_set_up_is_toggled():
     assert not choice.has_fast(recipe_loader.find_recipe("qwen3.5-27b"))
 
 
-def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid():
+def test_gpu_with_most_free_memory_comes_first():
     choice = on(a_gpu(Hardware.H200, used=100 << 30), a_gpu(Hardware.H200, 1), Gpu(2, trouble="lost"))
     recipe = recipe_loader.find_recipe("qwen3.5-27b")
     assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
@@ -93,7 +93,7 @@ def test_the_gpu_with_the_most_free_memory_is_taken_first_and_named_by_its_uuid(
     assert "CUDA_VISIBLE_DEVICES" not in choice.plan(a_recipe()).plan.env
 
 
-def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
+def test_manual_choices_survive_gpu_change():
     choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("qwen3.5-27b")
     choice.next_mode(recipe)
     choice.add_tokens(recipe, -64)
@@ -102,7 +102,7 @@ def test_what_was_changed_by_hand_stays_when_the_gpu_changes():
     assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
 
 
-def test_the_methods_go_round_each_with_its_own_drafts():
+def test_method_key_cycles_methods_with_their_drafts():
     choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("gemma-4-26b-a4b")
     choice.add_tokens(recipe, 1)
     drafts = []

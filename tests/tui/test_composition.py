@@ -8,7 +8,7 @@ from textual.worker import Worker
 from dflash_tui.tui.widgets.basic import each_in_turn
 
 
-def test_work_that_takes_longer_than_the_interval_is_not_begun_anew():
+def test_slow_periodic_work_is_not_restarted():
     """It would be cancelled by its successor each time, and the screen stand still."""
     begun: list[SimpleNamespace] = []
 

@@ -14,7 +14,7 @@ from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import app, shows, text, wait_for
 
 
-async def test_a_key_takes_the_setting_that_a_fix_names(monkeypatch):
+async def test_fix_key_applies_suggested_setting(monkeypatch):
     """The published set-up of an RTX 5090 laptop cannot start; what mends it is one key, with what it costs."""
     monkeypatch.setattr(lifecycle, "find_free_port", lambda port: port)  # a server may have it here
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
@@ -41,7 +41,7 @@ def test_a_change_is_said_by_its_key(changes, key, words):
     assert (find_key(hint), name_key(hint)) == (key, words)
 
 
-def test_a_key_takes_the_first_change_and_no_example():
+def test_fix_key_applies_first_change_skipping_examples():
     advice = ("drop a flag with ", hint_setting("NAME", "null", is_example=True), ", or ", hint_setting("a", "1"))
     planned = command_line.planned("demo-cpu")
     dialog = Doctor(planned, launching=True)

@@ -59,7 +59,7 @@ async def test_the_chosen_drafter_becomes_a_recipe(asked):
     assert asked == [("look", "owner/big"), ("owner/big", "z/big-DFlash", "None")]
 
 
-async def test_what_the_catalogue_knows_stands_first_and_without_a_hub(asked, monkeypatch):
+async def test_catalogue_drafters_come_first_without_hub(asked, monkeypatch):
     async def silent(model):
         raise HubAccessError(Access.UNREACHABLE, "no answer within 10 s")
 
@@ -77,7 +77,7 @@ async def test_what_the_catalogue_knows_stands_first_and_without_a_hub(asked, mo
 
 
 @pytest.mark.parametrize(("model", "words"), [("owner/alone", "nothing is known"), ("owner/silent", "no answer")])
-async def test_a_model_without_drafters_and_a_silent_hub_are_said(asked, model, words):
+async def test_missing_drafters_and_silent_hub_are_reported(asked, model, words):
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
         await look(pilot, model)
@@ -86,7 +86,7 @@ async def test_a_model_without_drafters_and_a_silent_hub_are_said(asked, model, 
     assert asked == [("look", model)]
 
 
-async def test_the_drafter_of_the_targets_own_precision_stands_first(asked, monkeypatch):
+async def test_drafter_matching_target_precision_comes_first(asked, monkeypatch):
     """Also where the catalogue has another one, which was there before the hub had answered."""
     name, answered = "poolside/Laguna-XS-2.1-DFlash", asyncio.Event()
 

@@ -74,7 +74,7 @@ async def test_an_experiment(key, tmp_path):
         checked(panel)
 
 
-async def test_what_nobody_cleaned_is_stopped_where_it_is_drawn():
+async def test_uncleaned_escapes_are_stopped_when_drawn():
     """A text that came past all readers moves nothing, and its row keeps its width."""
     panel = app(probe=NO_GPU)
     async with panel.run_test(size=SIZE) as pilot:
@@ -84,7 +84,7 @@ async def test_what_nobody_cleaned_is_stopped_where_it_is_drawn():
         checked(panel)
 
 
-def test_a_crash_of_the_panel_shows_no_secret(capsys):
+def test_panel_crash_report_hides_secrets(capsys):
     """The report is Textual's own, with local variables; it is cleaned on its way out."""
     token = "hf_" + "a" * 30
     app().error_console.print(f"ValueError: HTTP 401 for {token} \x1b]0;owned\x07")

@@ -27,12 +27,12 @@ def standing(*happened, now: float = BASE):
 
 
 @pytest.mark.parametrize("outlook", [BEFORE, PART], ids=["boots", "a start"])
-def test_the_rest_is_told_from_the_first_second_on(outlook, snapshot):
+def test_remaining_time_is_shown_from_first_second(outlook, snapshot):
     """What is unknown of an arm makes it a least."""
     assert render_left(standing(BootBegan(BASE - 20, 0, 0, "run")), outlook, BASE, 120).plain == snapshot
 
 
-def test_a_slower_start_that_was_never_seen_makes_it_a_least():
+def test_unmeasured_slow_start_makes_estimate_minimum():
     over = told(DESIGN, boots(DESIGN, (10.0, 18.5))[:1])
     line = render_left(standing(*over), UNKNOWN, BASE, 160).plain
     assert "at least" in line
@@ -57,7 +57,7 @@ def test_what_is_measured_now_is_said(stage, requests, snapshot):
     assert describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot
 
 
-def test_kinds_that_are_still_to_come_have_their_row():
+def test_pending_prompt_kinds_have_rows():
     speeds = list_speeds(standing(BootBegan(BASE, 0, 0, "run")), [a_request("Code", 0, 10.0, 3.0)])
     rows = render_prompts(standing(), speeds, ("Code", "Math"), 60, 20).plain.splitlines()
     assert [row.split()[0] for row in rows] == ["Code", "◆", "Math", "◆"]

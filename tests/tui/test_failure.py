@@ -56,7 +56,7 @@ async def test_cause_evidence_and_remedy_need_no_scrolling(name, code, told):
         await shows(pilot, "✗ FAILED", "cause", "evidence", "to do", *told)
 
 
-async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
+async def test_fix_key_shows_and_launches_new_command(monkeypatch):
     """F shows what changes; enter checks it like every launch, and hands it on with what was changed."""
     panel = app(now=1e10)
     wanted: list[Plan] = []
@@ -74,7 +74,7 @@ async def test_a_key_shows_the_new_command_and_launches_it(monkeypatch):
     assert wanted[0].argv[wanted[0].argv.index("--max-model-len") + 1] == "8064"
 
 
-async def test_another_remedy_is_chosen_by_its_number_or_the_arrows(tmp_path):
+async def test_number_or_arrows_choose_remedy(tmp_path):
     """The first is highlighted; esc leaves everything as it is."""
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -99,7 +99,7 @@ async def test_another_remedy_is_chosen_by_its_number_or_the_arrows(tmp_path):
     assert registry.list_runs() == []
 
 
-async def test_a_token_is_asked_for_hidden_and_kept_in_memory_only(monkeypatch):
+async def test_token_is_typed_hidden_and_never_written(monkeypatch):
     """What is typed is neither shown nor written; the server inherits it."""
     monkeypatch.setenv("HF_TOKEN", "")  # what the panel sets is taken back with it
     panel = app(now=1e10)
@@ -133,7 +133,7 @@ async def test_a_report_is_written_and_copied(folders):
         await wait_for(pilot, lambda: panel.clipboard == (run.folder / "report.md").read_text())
 
 
-async def test_a_report_that_cannot_be_written_is_told(folders):
+async def test_unwritable_failure_report_is_reported(folders):
     """A full disk or a folder that is gone ends nothing; the clipboard has the text."""
     panel = app(now=1e10)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -147,7 +147,7 @@ async def test_a_report_that_cannot_be_written_is_told(folders):
         assert panel.clipboard.startswith("# RuntimeError")
 
 
-async def test_keys_of_a_failure_are_only_offered_after_one(live):
+async def test_failure_keys_appear_only_after_failure(live):
     """A healthy server has nothing to fix."""
     panel = app(now=live[1])
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -160,7 +160,7 @@ async def test_keys_of_a_failure_are_only_offered_after_one(live):
         await shows(pilot, "Fix")
 
 
-def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monkeypatch):
+def test_relaunch_takes_free_port_unless_port_requested(folders, monkeypatch):
     """The port of before may be held by what is left."""
     monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: int(wanted) + 5)
     planned = plan_relaunch(a_run(request=DEMO), LaunchChanges())
@@ -169,7 +169,7 @@ def test_a_launch_again_takes_a_free_port_unless_one_was_asked_for(folders, monk
     assert planned.plan.port == 8123
 
 
-async def test_a_failed_run_that_is_opened_later_keeps_its_keys(folders, monkeypatch):
+async def test_reopened_failed_run_keeps_failure_keys(folders, monkeypatch):
     """Over night, or from `up`: what helps, the report, and the same launch once more, whose port is free again."""
     monkeypatch.setattr(lifecycle, "find_free_port", int)
     run = msgspec.structs.replace(of_demo("--set", "max-model-len=9999"), id="20261121-012400-late")

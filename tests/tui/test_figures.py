@@ -63,7 +63,7 @@ def test_figures_of_the_window_stand_in_dimmed():
     assert not build_tiles(known, a_run().plan, 7, BASE + 39, 120.0)[0][0].dim
 
 
-def test_the_speed_is_the_median_of_five_requests_and_held():
+def test_speed_is_median_of_last_five_requests():
     state = folded(*(RequestDone(BASE + at, "Code", 256, 30, 0.2, 2.0, 100.0 + at) for at in range(8)))
     now, later = (build_speed(state, BASE + after) for after in (8, 79))
     assert (now.value, now.note, now.dim) == ("105.0", "median of 5", False)
@@ -92,7 +92,7 @@ def test_a_bucket_from_zero_tells_no_time():
 
 
 @pytest.mark.parametrize("width", [58, 78])
-def test_tiles_on_a_low_screen_are_left_out_before_they_are_cut(monkeypatch, width):
+def test_low_screen_omits_tiles_instead_of_cutting(monkeypatch, width):
     monkeypatch.setattr(Tiles, "size", Size(width, 2))
     tiles, state = Tiles(), folded(*traffic(BASE, 40), RequestDone(BASE + 39, "Code", 256, 30, 0.2, 2.0, 1234.5))
     tiles.show(build_speed(state, BASE + 99), build_tiles(state, a_run().plan, 7, BASE + 39, 120.0))
@@ -101,7 +101,7 @@ def test_tiles_on_a_low_screen_are_left_out_before_they_are_cut(monkeypatch, wid
     assert ("steps/s" in lines[0], "…" in lines[0]) == (width == 78, False)
 
 
-def test_what_the_log_says_of_speculation_stands_in_for_metrics(snapshot):
+def test_logged_speculation_replaces_missing_metrics(snapshot):
     """It is named as the log's, with its age; a reading of /metrics takes its place."""
     logged = SpeculationLogged(BASE, 4.95, 584, 1036)
     found = {now: build_tiles(folded(logged), a_run().plan, 7, BASE + now, 600.0)[0][1:3] for now in (5, 200)}
@@ -110,7 +110,7 @@ def test_what_the_log_says_of_speculation_stands_in_for_metrics(snapshot):
     assert shown(folded(logged, Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)["acceptance"] == "—"
 
 
-def test_no_traffic_is_zero_tokens_and_no_acceptance():
+def test_idle_server_shows_zero_tokens_without_acceptance():
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     values = shown(folded(Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)
     assert (values["total"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0/0/0")
@@ -123,7 +123,7 @@ def test_traffic_gives_rates_of_the_last_seconds():
     assert (values["total"], values["acceptance"], values["accept"]) == ("40.0", "42.9 %", "4.00")
 
 
-def test_a_queue_that_the_server_does_not_tell_is_unknown():
+def test_unreported_queue_is_unknown():
     untold = Counters(0.0, running=None, waiting=None, preemptions=None)
     state = folded(Sampled(BASE, untold), Sampled(BASE + 2, untold))
     figures = WindowFigures.from_state(state, BASE + 2, 10.0)
@@ -133,7 +133,7 @@ def test_a_queue_that_the_server_does_not_tell_is_unknown():
     assert find_alarms(state, BASE + 2) == []
 
 
-def test_memory_that_nobody_measures_any_more_is_unknown():
+def test_stale_memory_reading_is_unknown():
     state = folded(MemorySampled(BASE, 1 << 30, 2 << 30, "GPU"), Sampled(BASE, Counters(0.0)))
     assert shown(state, BASE + 14)["memory"] == "1.0 GiB"
     assert shown(state, BASE + 16)["memory"] == "—"
@@ -141,7 +141,7 @@ def test_memory_that_nobody_measures_any_more_is_unknown():
     assert WindowFigures.from_state(state, BASE + 16, 10.0).memory is None
 
 
-def test_the_status_line_names_state_and_synthetic_figures_first():
+def test_status_line_starts_with_state_and_synthetic():
     run = a_run()
     line = render_status(
         run.plan, run, folded(HealthChanged(BASE, Health.WARM)), None, now=BASE, frozen=False, width=120
@@ -154,7 +154,7 @@ def test_the_status_line_names_state_and_synthetic_figures_first():
 
 
 @pytest.mark.parametrize("width", [58, 118])
-def test_the_status_line_has_the_whole_url_and_leaves_out_whole_facts(width):
+def test_status_line_keeps_whole_url_and_facts(width):
     long = "company-internal-llama-3.3-70b-instruct-2511-dflash-fp8-prod"
     run = a_run(recipe=long)
     endpoint, state = Endpoint.from_run(run), folded(HealthChanged(BASE, Health.WARM))
@@ -168,7 +168,7 @@ def test_the_status_line_has_the_whole_url_and_leaves_out_whole_facts(width):
 
 
 @pytest.mark.parametrize("size", [(25, 4), (70, 7)])
-def test_positions_that_have_no_room_are_left_out_whole(size, monkeypatch):
+def test_positions_without_room_are_omitted_whole(size, monkeypatch):
     positions = Positions()
     positions.set_reactive(Positions.shares, tuple(0.9 - 0.05 * place for place in range(15)))
     monkeypatch.setattr(Positions, "size", Size(*size))
@@ -179,7 +179,7 @@ def test_positions_that_have_no_room_are_left_out_whole(size, monkeypatch):
     assert ("…" in drawn.plain, " 15 " in drawn.plain) == (size == (25, 4), size != (25, 4))
 
 
-def test_phases_have_a_row_each_and_only_one_runs(starting):
+def test_each_phase_has_row_and_one_runs(starting):
     events, now = starting
     lines = render_startup(folded(*events), now, 100).plain.splitlines()
     rows = [line for line in lines if line[0] in "✓◐!·✗" and "no line for" not in line]
@@ -198,7 +198,7 @@ def test_phases_have_a_row_each_and_only_one_runs(starting):
 
 @pytest.mark.parametrize("second", [5.0, 120.0, 163.0])
 @pytest.mark.parametrize(("width", "height"), [(76, 8), (116, 19)])
-def test_a_start_fits_and_always_shows_the_running_phase(second, width, height):
+def test_start_screen_always_shows_running_phase(second, width, height):
     """However low the screen, the running phase and the estimate are on it; what is over is folded."""
     state = recorded_startups.state(recorded_startups.COMPILED, second)
     expected = expect_startup([recorded_startups.start(recorded_startups.COMPILED, factor) for factor in (1.0, 1.1)])
@@ -226,14 +226,14 @@ def test_a_stall_is_explained_in_full():
         ((ExpectedFigures("a user", ready_s=(9, 9)), ExpectedFigures("b", tok_s=(5, 5), set_up="h100")), "5 h100"),
     ],
 )
-def test_published_figures_are_shown_before_and_without_any_of_our_own(expected, value):
+def test_published_figures_show_without_own_measurement(expected, value):
     """With what they are of, where that is another set-up."""
     plan = msgspec.structs.replace(a_run().plan, synthetic="", expected=expected, on_cpu=False)
     tiles = [tile for row in build_tiles(folded(), plan, 7, BASE, 600.0) for tile in row]
     assert [tile.value for tile in tiles if tile.name == "published"] == [value] * bool(value)
 
 
-def test_nothing_is_judged_by_figures_of_another_set_up():
+def test_published_figures_judge_only_their_setup():
     """A speed far below a published one is no fault where something else was launched."""
     plan = msgspec.structs.replace(a_run().plan, synthetic="")
     state = folded()
@@ -249,7 +249,7 @@ def test_nothing_is_judged_by_figures_of_another_set_up():
 
 
 @pytest.mark.parametrize(("width", "columns"), [(26, 2), (39, 4)])
-def test_a_column_of_requests_is_whole_or_left_out(monkeypatch, width, columns):
+def test_request_column_is_whole_or_omitted(monkeypatch, width, columns):
     """What ended a request is not cut to `leng…` beside room."""
     monkeypatch.setattr(Requests, "size", Size(width, 5))
     table = Requests()

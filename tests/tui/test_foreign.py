@@ -88,7 +88,7 @@ async def first(server: ForeignServer, count: int) -> list[AnyEvent]:
     raise AssertionError("it ended")
 
 
-async def test_it_is_asked_for_four_things_and_nothing_else(server):
+async def test_foreign_server_gets_only_four_get_requests(server):
     found = ForeignServer(server.url)
     health, reading, latencies, again = await first(found, 4)
     assert isinstance(health, HealthChanged)
@@ -129,14 +129,14 @@ async def test_a_bad_answer_is_told(server, path, answer, said):
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": [7]}'])
-async def test_what_it_says_of_itself_may_be_anything(server, body):
+async def test_malformed_foreign_identity_is_tolerated(server, body):
     server.answers |= {"/version": (200, body), "/v1/models": (200, body)}
     found = ForeignServer(server.url)
     await first(found, 2)
     assert found.identity.model == ""
 
 
-async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
+async def test_endless_foreign_answer_times_out(server, monkeypatch):
     monkeypatch.setattr(foreign_server, "WHOLE", 0.3)
 
     def late() -> Answer:
@@ -153,7 +153,7 @@ async def test_an_answer_that_never_ends_is_given_up(server, monkeypatch):
     ("given", "meant"),
     [("HTTPS://host/v1/", "https://host"), ("http://[::1]:80/metrics", "http://[::1]")],
 )
-def test_an_address_is_taken_as_people_have_it(given, meant):
+def test_common_address_forms_are_accepted(given, meant):
     assert ForeignServer(given).url == meant
 
 
@@ -166,7 +166,7 @@ def test_what_is_no_plain_address_is_refused(url):
         ForeignServer(url)
 
 
-async def test_the_screen_says_that_it_is_foreign_and_offers_nothing_of_ours(server):
+async def test_foreign_server_screen_offers_no_own_keys(server):
     panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: "● HEALTHY" in text(panel))
@@ -210,7 +210,7 @@ async def test_enter_watches_a_server_that_was_found(server, monkeypatch):
         await shows(pilot, "FOREIGN")
 
 
-async def test_figures_that_cannot_be_do_not_end_the_panel(server):
+async def test_impossible_figures_do_not_end_panel(server):
     lines = [f'vllm:{name}{{engine="{engine}"}} 1.7e308' for engine in range(2)
              for name in ("num_requests_running", "request_success_total", "prompt_tokens_total")]  # fmt: skip
     places = [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1' for place in range(3000)]
@@ -241,14 +241,14 @@ def test_lines_show_its_figures_and_alarms(server):
     assert "press S" not in "".join(said)
 
 
-def test_an_address_where_nobody_answers_is_not_watched(capsys):
+def test_silent_address_is_not_watched(capsys):
     """Without a terminal a mistyped port would be asked for ever."""
     address = f"http://127.0.0.1:{free_port(18_900)}"
     assert main(["attach", address, "--plain"]) == 1
     assert f"no server answers at {address}" in capsys.readouterr().err
 
 
-def test_another_program_on_the_port_is_no_server(capsys, monkeypatch):
+def test_other_program_on_port_is_no_server(capsys, monkeypatch):
     """Another port of the same machine is soon typed; that nothing answers there would be wrong."""
 
     class Greeter(socketserver.BaseRequestHandler):
@@ -269,7 +269,7 @@ def test_another_program_on_the_port_is_no_server(capsys, monkeypatch):
     assert "disconnected" in error["evidence"]
 
 
-async def test_a_server_that_stops_answering_is_watched_on(server, capsys):
+async def test_silenced_server_is_still_watched(server, capsys):
     args = build_parser().parse_args(["attach", server.url, "--json"])
     watching = asyncio.create_task(commands_up._print_server(args, ForeignServer(server.url)))
     seen = ""

@@ -36,7 +36,7 @@ def known(monkeypatch) -> list[RecordedStart]:
     return found
 
 
-async def test_kinds_are_compared_with_count_median_and_spread(known):
+async def test_history_compares_starts_by_count_median_spread(known):
     """By key from the list of runs; nothing is wider than the screen, a name with markup is only text."""
     panel = app()
     async with panel.run_test(size=(60, 20)) as pilot:

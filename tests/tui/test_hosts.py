@@ -34,7 +34,7 @@ def a_pair() -> Run:
     return replace(a_run(), plan=replace(plan, cluster=PAIR), far_ranks=(FarRank(1, "spark-b", "there"),))
 
 
-def test_hosts_that_runs_had_are_offered_the_newest_first():
+def test_hosts_of_earlier_runs_come_newest_first():
     runs = [a_run(), a_pair(), replace(a_run(), far_ranks=(FarRank(1, "c", "x"),)), a_pair()]
     assert list_used_hosts(runs) == [("spark-b",), ("c",)]
 
@@ -73,7 +73,7 @@ async def type_host(pilot, host: str) -> None:
     await pilot.press("enter")
 
 
-async def test_a_typed_host_is_asked_and_its_command_shown(reached):
+async def test_typed_host_is_queried_and_command_shown(reached):
     """The recipe is split over both without being told; the far host says itself what it would run."""
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 60)) as pilot:
@@ -96,7 +96,7 @@ async def test_a_typed_host_is_asked_and_its_command_shown(reached):
     assert reached == [("spark-b",)]
 
 
-async def test_a_host_that_is_not_reached_is_said_and_nothing_launched(reached):
+async def test_unreachable_host_is_reported_and_nothing_launches(reached):
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 60)) as pilot:
         await wait_for(pilot, lambda: "the CPU demo" in text(panel))
@@ -145,7 +145,7 @@ async def offered(size=(120, 60)):
         yield panel, pilot
 
 
-async def test_a_host_without_this_program_gets_it_after_a_question(lacking):
+async def test_host_without_program_gets_it_after_confirmation(lacking):
     async with offered((60, 20)) as (panel, pilot):
         await shows(pilot, "spark-b has no dflash-tui", "y install", "esc cancel")
         assert lacking["begun"] == 0
@@ -155,14 +155,14 @@ async def test_a_host_without_this_program_gets_it_after_a_question(lacking):
         assert (lacking["begun"], panel.launch_screen.hosts.installed) == (1, {"spark-b"})
 
 
-async def test_a_no_installs_nothing_and_is_not_asked_again(lacking):
+async def test_declined_installation_is_not_offered_again(lacking):
     async with offered() as (panel, pilot):
         await pilot.press("n")
         await shows(pilot, "and the host again")
         assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 0)
 
 
-async def test_an_installation_is_cancelled_or_fails_and_is_tried_again(lacking):
+async def test_cancelled_or_failed_installation_can_be_retried(lacking):
     async with offered() as (panel, pilot):
         lacking["end"] = "never"
         await pilot.press("y")
@@ -178,7 +178,7 @@ async def test_an_installation_is_cancelled_or_fails_and_is_tried_again(lacking)
         assert lacking["begun"] == 3
 
 
-async def test_both_hosts_are_shown_while_the_launch_is_prepared():
+async def test_launch_preparation_shows_both_hosts():
     panel, run = app(now=BASE + 20), a_pair()
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, run, [])
@@ -188,7 +188,7 @@ async def test_both_hosts_are_shown_while_the_launch_is_prepared():
         await shows(pilot, "rank 0 this machine", "rank 1 spark-b", "spark-b: fetching", "10.0.0.2 rocep1s0f1")
 
 
-async def test_the_other_host_its_alarm_and_its_log(live, folders):
+async def test_screen_shows_other_hosts_state_and_log(live, folders):
     events, now = live
     run = a_pair()
     run.folder.mkdir(parents=True)
@@ -216,7 +216,7 @@ async def test_the_other_host_its_alarm_and_its_log(live, folders):
         ("Socket", "Socket", ("sockets on eth0 10.0.0.1", "sockets, not RoCE", "eth0 10.0.0.2")),
     ],
 )
-async def test_what_the_link_uses_by_nccls_own_word(live, near, far, rows):
+async def test_link_row_shows_network_nccl_reports(live, near, far, rows):
     events, now = live
     said = LogReader(BASE, 0.0).feed(f"a:1:1 [0] NCCL INFO Using network {near}\n".encode() if near else b"")
     fine = RankSampled(now - 3, 1, "spark-b", RankState.RUNNING, now - 3, network=far)
@@ -226,7 +226,7 @@ async def test_what_the_link_uses_by_nccls_own_word(live, near, far, rows):
         await shows(pilot, "● running", *rows)
 
 
-def test_a_further_rank_is_this_machine_where_it_runs():
+def test_further_rank_shows_own_host_as_local():
     """Of the first rank its host knows the address alone."""
     state = RunState()
     state.apply(replace(a_pair().launched, rank=1))
@@ -235,7 +235,7 @@ def test_a_further_rank_is_this_machine_where_it_runs():
     assert own.startswith("rank 1 this machine ● running ")
 
 
-def test_a_launch_again_keeps_the_link_in_view_and_looks_it_up_again(folders):
+def test_relaunch_shows_link_and_resolves_it_again(folders):
     """Addresses that the link had are no change of the command, and are not relied upon."""
     request = LaunchRequest(recipe="demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
     named = planner.plan_launch(request, GpuProbe(), cluster=PAIR)

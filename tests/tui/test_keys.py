@@ -12,7 +12,7 @@ from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 
-async def test_a_narrow_screen_has_chat_help_and_quit():
+async def test_narrow_screen_offers_chat_help_and_quit():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
         await shows(pilot, "4 Chat", "? Help q Quit")
@@ -36,7 +36,7 @@ async def test_the_row_fits_the_mode():
         assert "esc All recipes" in _last(panel)
 
 
-async def test_no_key_is_offered_that_needs_a_recipe_where_there_is_none():
+async def test_recipe_keys_are_hidden_without_recipe():
     """An empty list, and a file that does not load."""
     broken: dict[str, Recipe | DflashError] = {"broken": RecipeError("broken.yaml:3: port")}
     for entries in ({}, broken):
@@ -63,7 +63,7 @@ def _last(panel: DflashApp) -> str:
     return text(panel).splitlines()[-1]
 
 
-async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key():
+async def test_palette_lists_every_action_with_key():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "⏎ Launch")
@@ -81,7 +81,7 @@ async def test_help_is_grouped_and_the_palette_lists_every_action_with_its_key()
         await shows(pilot, "this screen", "everywhere", "esc close")
 
 
-async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fills_it(live):
+async def test_full_screen_log_lists_its_keys_first(live):
     panel = app(now=live[1])
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), live[0])
@@ -95,7 +95,7 @@ async def test_the_keys_of_a_screen_come_before_those_of_its_log_unless_that_fil
     assert titles == [["this screen", "log"], ["log", "this screen"]]
 
 
-async def test_a_screenshot_is_written_where_there_is_no_folder_of_downloads(tmp_path, monkeypatch):
+async def test_screenshot_needs_no_downloads_folder(tmp_path, monkeypatch):
     """As on a machine that is reached over ssh."""
     monkeypatch.setenv("XDG_DOWNLOAD_DIR", str(tmp_path / "none"))
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ async def test_a_screenshot_is_written_where_there_is_no_folder_of_downloads(tmp
         await wait_for(pilot, lambda: any(tmp_path.glob("*.svg")))
 
 
-async def test_the_help_of_a_start_says_what_its_phases_are(starting):
+async def test_start_help_explains_phases(starting):
     events, now = starting
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:

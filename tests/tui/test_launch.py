@@ -61,7 +61,7 @@ async def test_a_slow_driver_holds_nothing_up():
 
 
 @pytest.mark.parametrize("size", [(60, 20), (120, 36)])
-async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
+async def test_each_gpu_has_row_at_every_size(size):
     """Facts that do not fit are left out, what slows it down never."""
     busy = replace(GB10, name="NVIDIA GeForce RTX 5090 Laptop GPU", unified=False, utilisation=0.71, power_w=90.0)
     panel = app({"toy": a_recipe()}, probe=GpuProbe((busy,), "580.95"))
@@ -70,7 +70,7 @@ async def test_a_gpu_has_a_row_of_its_own_at_every_size(size):
         await wait_for(pilot, lambda: panel.screen.query_one("#machine").content_size.height == 1)
 
 
-async def test_keys_that_arrive_at_once_are_for_the_filter():
+async def test_burst_of_keys_goes_to_filter():
     """As a slow connection hands them over: `e` would change the mode, `+` the drafts, and enter would launch."""
     panel = app({"toy": a_recipe(), "one+two": a_recipe(name="one+two")})
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -81,7 +81,7 @@ async def test_keys_that_arrive_at_once_are_for_the_filter():
         assert panel.launch_screen.query_one(RecipeList).visible_names == ["one+two"]
 
 
-async def test_a_driver_that_fails_is_explained_to_the_end():
+async def test_driver_failure_is_explained_in_full():
     why = "the NVIDIA driver that runs and its library do not match, as after an update; reboot to load the new driver"
     panel = app({"toy": a_recipe()}, probe=GpuProbe(why_none=why))
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -114,7 +114,7 @@ async def test_no_drafts_are_offered_without_speculation():
         await wait_for(pilot, lambda: "+/- Drafts" not in text(panel))
 
 
-async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
+async def test_broken_recipe_is_listed_but_not_launched():
     panel = app({"broken": RecipeError(f"broken.yaml:3: {HOSTILE}: expected a number", hint="correct it")})
     messages: list[Message] = []
     async with panel.run_test(size=(200, 60), message_hook=messages.append) as pilot:
@@ -125,7 +125,7 @@ async def test_a_recipe_that_does_not_load_is_listed_and_not_launched():
     assert not [message for message in messages if isinstance(message, LaunchScreen.Launch)]
 
 
-async def test_a_broken_file_of_the_user_keeps_the_panel_from_nothing():
+async def test_broken_user_recipe_is_listed_beside_others():
     """It is in the list beside the shipped ones, and the right side says what is wrong with it."""
     paths.user_recipes_folder().mkdir(parents=True)
     (paths.user_recipes_folder() / "broken.yaml").write_text("title: !!bool foo")

@@ -37,14 +37,14 @@ def warnings(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" not in name and "kill" not in name])
-def test_every_warning_of_a_run_that_worked_is_explained(name):
+def test_every_warning_of_successful_run_is_explained(name):
     assert [
         line for line in warnings(name) if not explain_benign_warning(line) and not any(told in line for told in TOLD)
     ] == []
 
 
 @pytest.mark.parametrize("name", [name for name in recordings.names() if "fail" in name])
-def test_no_cause_of_a_failure_is_called_harmless(name):
+def test_no_failure_cause_is_called_harmless(name):
     reader = log_reader.LogReader(0.0, 0.0)
     events = reader.feed(recordings.raw(name) + b"\n")
     problems = [event.text for event in events if isinstance(event, Problem)]
@@ -52,7 +52,7 @@ def test_no_cause_of_a_failure_is_called_harmless(name):
     assert not [text for text in problems if explain_benign_warning(text)]
 
 
-async def test_what_looks_bad_is_marked_and_explained_once(live):
+async def test_harmless_warnings_are_marked_and_explained_once(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -96,7 +96,7 @@ async def test_levels_leave_out_what_is_below(live):
         assert len(texts(pane)) == everything + 2
 
 
-async def test_a_key_scrolls_sideways_by_half_a_width(live):
+async def test_key_scrolls_log_sideways_by_half_width(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -108,7 +108,7 @@ async def test_a_key_scrolls_sideways_by_half_a_width(live):
         await wait_for(pilot, lambda: pane.scroll_offset.x == pane.size.width // 2)
 
 
-async def test_who_scrolls_up_is_left_there_and_the_end_follows_again(live):
+async def test_scrolling_up_pauses_following_until_end_key(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -165,7 +165,7 @@ async def test_what_is_searched_may_look_like_markup(live):
         assert r"“\[/] \[red]” 1 of 1" in str(pane_of(panel).border_title)
 
 
-async def test_a_flood_is_written_in_pieces_and_to_its_end(live):
+async def test_log_flood_is_written_in_pieces_completely(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -211,7 +211,7 @@ def rows_of(lines: list[LogLine], **settings: object) -> LogRows:
     return rows
 
 
-def test_routes_and_answered_requests_share_a_row_and_open():
+def test_routes_and_answered_requests_fold_into_rows():
     """A request that was refused has its own."""
     rows = rows_of([*ROUTES, *ANSWERED, REFUSED, ANSWERED[0]])
     assert [row.text[9:].strip() for row in rows.rows] == [
@@ -225,14 +225,14 @@ def test_routes_and_answered_requests_share_a_row_and_open():
 
 
 @pytest.mark.parametrize(("first", "kept"), [(1, 3), (8, 1)])
-def test_a_shared_row_stays_as_long_as_a_line_of_it(first, kept):
+def test_folded_row_stays_while_any_line_remains(first, kept):
     rows = rows_of([LogLine(0.0, "before", "INFO", "x.py"), *ROUTES, *ANSWERED, REFUSED])
     assert rows.drop(first) == 4 - kept
     assert len(rows) == kept
 
 
 @pytest.mark.parametrize("width", [24, 200])
-def test_a_long_row_is_wrapped_without_losing_anything(width):
+def test_long_log_row_wraps_without_loss(width):
     words = "Traceback of /a/long/path/" + "x" * 40 + " with words, 中文 " * 9 + HOSTILE
     rows = rows_of([LogLine(0.0, words, "INFO", "x.py")], wrap=True, width=width)
     assert max(cell_len(row.text) for row in rows.rows) <= width
@@ -250,7 +250,7 @@ def test_errors_are_wrapped_unasked():
     assert len(errors) > 3
 
 
-async def test_wrapping_and_folding_stay_at_what_is_read(live):
+async def test_wrapping_and_folding_keep_reading_position(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:

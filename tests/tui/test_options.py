@@ -20,7 +20,7 @@ def panel_on(hardware: Hardware) -> DflashApp:
     return app({RECIPE.name: RECIPE}, probe=GpuProbe((a_gpu(hardware),), "580.95"))
 
 
-async def test_options_are_those_of_set_and_show_their_effect_while_they_are_typed():
+async def test_typed_option_previews_its_effect():
     panel = panel_on(Hardware.GB10)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
@@ -42,7 +42,7 @@ async def test_options_are_those_of_set_and_show_their_effect_while_they_are_typ
         assert asked == read_launch_request(build_parser().parse_args(line))
 
 
-async def test_what_cannot_be_planned_is_not_kept_and_x_takes_a_change_back():
+async def test_invalid_option_is_dropped_and_x_reverts():
     panel = panel_on(Hardware.H100)
     async with panel.run_test(size=(80, 24)) as pilot:
         await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
@@ -63,7 +63,7 @@ async def test_what_cannot_be_planned_is_not_kept_and_x_takes_a_change_back():
         assert "options" not in words(panel).partition("plan")[2]
 
 
-async def test_what_was_chosen_is_kept_as_a_recipe():
+async def test_k_keeps_choices_as_recipe():
     recipe = recipe_loader.find_recipe("demo-cpu")
     panel = app({recipe.name: recipe})
     async with panel.run_test(size=(120, 36)) as pilot:

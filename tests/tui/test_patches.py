@@ -55,7 +55,7 @@ async def test_they_are_shown_and_an_engine_made(engine):
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24)])
-async def test_a_patch_that_is_not_ours_is_asked_about_once(engine, size):
+async def test_foreign_patch_needs_one_confirmation(engine, size):
     """One of the user's in the place of a shipped one; only yes makes an engine with it."""
     paths.user_patches_folder().mkdir(parents=True)
     text_of_ours = (paths.bundled_folder("patches") / "cpu-expand-kernel.yaml").read_text()
@@ -90,7 +90,7 @@ async def test_an_error_is_shown_and_nothing_changes(engine):
         await shows(pilot, NEEDED)
 
 
-async def test_a_broken_file_of_the_users_is_named(engine):
+async def test_broken_user_patch_is_named(engine):
     """Beside the patches of the plan, which go on; its words steer nothing."""
     paths.user_patches_folder().mkdir(parents=True)
     (paths.user_patches_folder() / "mine.yaml").write_text('"\\e[31m[red]title": x\n')
@@ -101,7 +101,7 @@ async def test_a_broken_file_of_the_users_is_named(engine):
         assert "\x1b" not in text(panel)
 
 
-def test_what_was_switched_off_is_not_shown_as_needed(engine):
+def test_disabled_patch_is_not_shown_as_needed(engine):
     """Although it would fit: a launch does not apply it, so neither row nor diff says that it would."""
     made = resolution.resolve_recipe(
         recipe_loader.find_recipe("demo-cpu"),
@@ -111,7 +111,7 @@ def test_what_was_switched_off_is_not_shown_as_needed(engine):
     assert re.match("· cpu-expand-kernel  not needed: .* --set", patches.render_patches(looked, 80).plain)
 
 
-def test_before_the_engine_is_installed_the_files_of_the_patches_speak():
+def test_patches_are_shown_before_engine_is_installed():
     """What would be applied, with its edits, and why the others are not."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed")
     plan = build_plan(made)

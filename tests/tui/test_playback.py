@@ -41,7 +41,7 @@ async def at(pilot: Pilot[str], clock: Clock, seconds: float) -> str:
     return text(panel)
 
 
-async def test_both_answers_are_written_and_their_ratio_stands_below(clock):
+async def test_playback_writes_both_answers_above_ratio(clock):
     panel = opened(clock, "Math")
     async with panel.run_test(size=(120, 36)) as pilot:
         seen = await at(pilot, clock, 0.0)
@@ -91,7 +91,7 @@ async def test_it_is_opened_from_a_verdict(clock):
         await wait_for(pilot, lambda: panel.screen is panel.compare_screen)
 
 
-async def test_a_hostile_answer_does_nothing_to_the_terminal(clock):
+async def test_hostile_answer_leaves_terminal_alone(clock):
     panel = opened(clock, text=lambda _arm: HOSTILE * 20)
     async with panel.run_test(size=(120, 36)) as pilot:
         seen = await at(pilot, clock, 99.0)

@@ -16,7 +16,7 @@ FAMILY = tuple(
 )
 
 
-async def test_the_highlighted_of_many_is_seen_and_its_place():
+async def test_recipe_list_shows_highlighted_row_and_position():
     panel = app({f"recipe-{number:02}": a_recipe(name=f"recipe-{number:02}") for number in range(40)})
     async with panel.run_test(size=(60, 20)) as pilot:
         await shows(pilot, "1 of 40 ↓")
@@ -30,7 +30,7 @@ def _border(panel: DflashApp) -> str:
 
 
 @pytest.mark.parametrize("width", [49, 90])
-def test_running_servers_are_told_apart_and_keep_their_port(width):
+def test_running_servers_show_distinct_names_and_ports(width):
     runs = [a_run(recipe=recipe.name, port=8000 + place) for place, recipe in enumerate(FAMILY)]
     lines = [row.plain for row in render_servers(runs, [], runs[0].started_at + 60, width)]
     names, ports = zip(*(line.split("  :") for line in lines), strict=True)

@@ -67,7 +67,7 @@ async def test_after_the_end_space_begins_anew(clock):
         await shows(pilot, "playing   ×1  <1 s of 3:19", "STARTING")
 
 
-async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
+async def test_replay_keys_never_reach_server(clock, monkeypatch):
     touched = []
     monkeypatch.setattr("dflash_tui.runs.lifecycle.stop_server", lambda *_: touched.append("stop"))
     monkeypatch.setattr("dflash_tui.runs.run.Run.record", lambda *_: touched.append("record"))
@@ -85,7 +85,7 @@ async def test_no_key_of_a_replay_reaches_a_server(clock, monkeypatch):
         assert not touched
 
 
-async def test_the_recording_waits_while_another_screen_is_seen(clock):
+async def test_replay_pauses_while_other_screen_is_open(clock):
     panel = playing(clock, at=150)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)

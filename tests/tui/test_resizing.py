@@ -9,7 +9,7 @@ from dflash_tui.tui.screens.launch import LaunchScreen
 from tests.tui.panel import app, wait_for
 
 
-async def test_the_last_of_many_sizes_is_drawn_and_then_there_is_rest(monkeypatch):
+async def test_repeated_resizing_settles_at_last_size(monkeypatch):
     """Of two that wait in a screen's queue each has it lay itself out and tell itself its size, for ever."""
     sizes: list[Size] = []
     as_it_does = LaunchScreen.on_resize

@@ -70,7 +70,7 @@ async def test_a_killed_server_is_launched_again(panel_of):
     assert second.restarted_from == first.id
 
 
-async def test_a_start_that_hangs_is_launched_again_with_spawn(panel_of, monkeypatch):
+async def test_hanging_start_is_relaunched_with_spawn(panel_of, monkeypatch):
     """By the panel that launched it, without a key."""
     monkeypatch.setattr(startup_optimizations, "_explain_spawn", lambda *_: "")  # as on a GPU
     monkeypatch.setattr(startup, "QUIET_SECONDS", 0.2)

@@ -12,7 +12,7 @@ from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 
-async def test_a_start_shows_steps_phases_and_the_log(starting):
+async def test_start_screen_shows_steps_phases_and_log(starting):
     events, now = starting
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -48,7 +48,7 @@ async def test_a_live_server_shows_its_figures(live):
             assert {len(line.values) for line in chart.lines} == (set() if chart.id == "gpu" else {chart.columns})
 
 
-async def test_an_error_before_the_launch_is_shown_and_kept():
+async def test_error_before_launch_stays_shown():
     panel = app()
     async with panel.run_test(size=(80, 24)) as pilot:
         panel.run_screen.view.clear(a_run().plan)
@@ -61,7 +61,7 @@ async def test_an_error_before_the_launch_is_shown_and_kept():
         await shows(pilot, "✗ FAILED", "could not be installed", HOSTILE, "→ check the network")
 
 
-async def test_keys_freeze_the_display_and_change_window_and_log(live):
+async def test_keys_freeze_display_change_span_and_log(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -89,7 +89,7 @@ async def test_keys_freeze_the_display_and_change_window_and_log(live):
         await wait_for(pilot, lambda: panel.run_screen.query_one(LogPane).size.height == before)
 
 
-async def test_keys_that_need_a_server_are_not_offered_without_one(live):
+async def test_server_keys_are_hidden_without_server(live):
     panel = app(now=live[1])
     async with panel.run_test(size=(120, 36)) as pilot:
         await panel.switch_mode("live")
@@ -106,7 +106,7 @@ async def test_keys_that_need_a_server_are_not_offered_without_one(live):
         assert "Send prompts" not in text(panel)
 
 
-async def test_prompts_are_not_sent_before_the_server_answers(starting):
+async def test_prompts_wait_until_server_answers(starting):
     panel = app(now=starting[1])
     async with panel.run_test(size=(120, 36)) as pilot:
         await feed(pilot, a_run(), starting[0])
@@ -118,7 +118,7 @@ async def test_prompts_are_not_sent_before_the_server_answers(starting):
         await shows(pilot, "no server answers yet")
 
 
-async def test_why_a_prompt_is_refused_is_said_in_full(live, monkeypatch):
+async def test_refused_prompt_shows_full_reason(live, monkeypatch):
     """The row of a request has room for the beginning of an error, and not for what to do about it."""
 
     async def refuse(*_, **__):
@@ -136,7 +136,7 @@ async def test_why_a_prompt_is_refused_is_said_in_full(live, monkeypatch):
         await shows(pilot, "code: HTTP 401", "set VLLM_API_KEY")
 
 
-async def test_one_chart_is_seen_where_there_is_room_for_one_and_c_shows_the_next(live):
+async def test_c_cycles_charts_on_small_screen(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:

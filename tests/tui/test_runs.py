@@ -75,7 +75,7 @@ async def chosen(pilot, index: int) -> None:
     await pilot.pause()
 
 
-async def test_a_broken_record_is_named_below_the_others(ended):
+async def test_broken_run_record_is_listed_last(ended):
     """With its reason; it cannot be chosen."""
     (ended[0].folder / "run.json").write_text("{")
     panel = app({"toy": a_recipe()})
@@ -86,7 +86,7 @@ async def test_a_broken_record_is_named_below_the_others(ended):
         assert panel.screen.query_one(OptionList).highlighted == len(ended) - 1
 
 
-async def test_one_list_leads_to_a_living_an_ended_and_the_shipped_run(living, ended):
+async def test_run_list_opens_live_ended_and_shipped(living, ended):
     panel = app({"toy": a_recipe()}, now=living.started_at + 60)
     async with panel.run_test(size=(120, 36)) as pilot:
         await chosen(pilot, 0)

@@ -28,7 +28,7 @@ def leave(run: Run, name: str, recording: str) -> None:
     before.record(FIRST)
 
 
-async def test_earlier_starts_are_read_and_shown_with_n(starting):
+async def test_estimate_shows_number_of_earlier_starts(starting):
     """The panel finds the starts of the same kind by itself and says what it expects, and from how many."""
     events, now = starting
     for number in range(2):
@@ -42,7 +42,7 @@ async def test_earlier_starts_are_read_and_shown_with_n(starting):
         await shows(pilot, "◐ compile", "≈ 50 s (2 starts)", "→ ready in ≈ ", "from 2 cold starts)")
 
 
-async def test_the_screen_stays_until_a_real_request_was_answered():
+async def test_start_screen_stays_until_first_answer():
     """Up and healthy is not ready: the first request has a row, and only its answer opens the live screen."""
     panel = app(now=BASE + 164)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -57,7 +57,7 @@ async def test_the_screen_stays_until_a_real_request_was_answered():
         assert panel.run_screen.view.stage == "live"
 
 
-async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
+async def test_first_request_crash_stays_on_start_screen():
     """The row of the first request failed; the figures of a server that never generated are not shown."""
     panel = app(now=BASE + 87)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -75,7 +75,7 @@ async def test_a_death_on_the_first_request_stays_on_the_starting_screen():
         assert "tok/s" not in text(panel).split("server.log")[0]
 
 
-async def test_an_install_says_what_it_took_before_and_when_all_will_be_ready():
+async def test_install_shows_earlier_duration_and_ready_time():
     """The steps of an earlier launch are found by themselves."""
     events = [Preparing(BASE + at, Step.INSTALL, "", done=done) for at, done in ((0, False), (44, True))]
     earlier = msgspec.structs.replace(a_run(), prepared=tuple(events))

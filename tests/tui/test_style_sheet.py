@@ -14,7 +14,7 @@ def _names(kind: type[DOMNode]) -> set[str]:
     return {kind.__name__}.union(*(_names(child) for child in kind.__subclasses__()))
 
 
-def test_each_type_in_the_style_sheet_is_a_class():
+def test_every_style_sheet_type_is_class():
     for module in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
         importlib.import_module(module.name)
     sheet = importlib.resources.files(tui).joinpath(DflashApp.CSS_PATH).read_text()

@@ -11,7 +11,7 @@ from dflash_tui.tui import svg_export
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 
-def test_a_tune_is_drawn_by_the_boots_after_its_choice():
+def test_tune_drawing_uses_boots_after_choice():
     progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
     tune = tune_schedule.judge_tune(progress)
     assert tune.comparison

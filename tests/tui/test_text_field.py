@@ -12,7 +12,7 @@ class FieldApp(App[None]):
         yield TextField("before", id="field")
 
 
-async def test_the_first_letter_replaces_what_was_in_the_field():
+async def test_first_typed_letter_replaces_field_value():
     app = FieldApp()
     async with app.run_test() as pilot:
         field = app.query_one(TextField)

@@ -111,7 +111,7 @@ async def test_resuming_is_asked_about(recipe, monkeypatch):
         await wait_for(pilot, lambda: resumed == ["fake"])
 
 
-async def test_an_answer_that_cannot_be_kept_is_said(recipe, launches, monkeypatch):
+async def test_unsaved_trust_answer_is_reported(recipe, launches, monkeypatch):
     def full(_untrusted):
         raise OSError(28, "No space left on device")
 

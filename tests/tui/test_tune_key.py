@@ -44,7 +44,7 @@ async def planned(pilot: Pilot[str], axes: str = "") -> NewTune:
     return screen
 
 
-async def test_budget_and_axes_are_chosen_before_it_begins():
+async def test_tune_asks_budget_and_axes_before_beginning():
     panel = a_panel()
     async with panel.run_test(size=(120, 36)) as pilot:
         screen = await planned(pilot)
@@ -67,7 +67,7 @@ async def test_budget_and_axes_are_chosen_before_it_begins():
 
 
 @pytest.mark.long
-async def test_one_key_and_enter_lead_to_the_best_and_k_keeps_it():
+async def test_tune_key_finds_best_and_k_keeps():
     """The field narrows on the screen of the tune, which says at its end what was found; no server is left."""
     panel = a_panel({7: ["pace=0.05"], 4: ["pace=0.02"]})
     async with panel.run_test(size=(120, 36)) as pilot:

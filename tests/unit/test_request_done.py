@@ -9,7 +9,7 @@ from dflash_tui.events import RequestDone, measure_acceptance_length
 
 @pytest.mark.parametrize("n", [4, 7, 15])
 @pytest.mark.parametrize("tokens", [2, 64, 256])
-def test_the_acceptance_length_is_of_the_tokens_that_were_sent(n, tokens):
+def test_acceptance_length_counts_only_sent_tokens(n, tokens):
     """Steps are simulated until the answer has its tokens; the last one accepts beyond that, and is counted whole."""
     draw, overcounted = random.Random(n * tokens), 0
     for _ in range(50):
@@ -38,7 +38,7 @@ def test_the_acceptance_length_is_of_the_tokens_that_were_sent(n, tokens):
         ((3.0, None, 5), None),
     ],
 )
-def test_what_was_cut_is_taken_off_where_it_is_known(counts, length):
+def test_cut_drafts_are_subtracted_from_acceptance_length(counts, length):
     assert measure_acceptance_length(*counts) == (None if length is None else pytest.approx(length))
 
 

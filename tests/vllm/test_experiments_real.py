@@ -22,7 +22,7 @@ PATIENCE = 1200.0
 @pytest.mark.chain("installs")
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("nothing_left", "with_own_engine")
-async def test_what_a_patch_does_is_found_and_explained(demo_engine, own_engine_data):
+async def test_experiment_finds_and_explains_patch_effect(demo_engine, own_engine_data):
     """Without the patch nothing beyond the first drafted token is accepted when sampling: AL falls, and only AL.
 
     The arms run from two engines, one made from the other.

@@ -115,7 +115,7 @@ def seen_in_panel(run: Run, *expected: str) -> Postmortem:
     return found
 
 
-def test_what_vllm_refuses_is_explained_with_what_helps(with_engine, tmp_path):
+def test_vllm_refusal_is_explained_with_its_fix(with_engine, tmp_path):
     """`up` ends with 6, the cause, vLLM's own line, and a command that takes the number that vLLM printed.
 
     What nobody watched is told by `why`. The panel shows the same of each, and its key applies it.
@@ -176,7 +176,7 @@ def _told_by_why(name: str, ended: Run, code: int, kind: str, evidence: str) -> 
     assert (shown.kind, list(shown.evidence)) == (kind, found["evidence"])
 
 
-def test_a_drafter_of_another_target_dies_on_the_first_request(with_engine, tmp_path):
+def test_drafter_of_other_target_fails_first_request(with_engine, tmp_path):
     """The server gets ready, dies on its first request and exits with 0; that is a failure with its cause."""
     plan, built = planned(8811), tmp_path / "models"
     shutil.copytree(plan.models_folder, built)
@@ -238,7 +238,7 @@ async def _launched_beside(port: int) -> None:
         await pilot.press("n")
 
 
-async def test_a_killed_server_in_the_panel_is_launched_again_with_a_key(with_engine):
+async def test_panel_relaunches_killed_server_with_one_key(with_engine):
     """The leader is killed while it starts: the panel shows it and what is left; f ends that and launches anew."""
     panel = DflashApp()
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -32,7 +32,7 @@ print(json.dumps(refusals))
 """
 
 
-def test_vllm_refuses_the_parsers_that_the_table_says(demo_engine):
+def test_vllm_refuses_parsers_whose_tokens_are_missing(demo_engine):
     made = subprocess.run(
         [demo_engine.python, "-c", MAKE_PARSERS, SMOLLM2], check=True, capture_output=True, text=True, cwd="/"
     )

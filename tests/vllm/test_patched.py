@@ -66,7 +66,7 @@ def state() -> str:
     return str(states[PATCH])
 
 
-def test_the_patch_is_what_makes_sampled_drafts_count(with_own_engine):
+def test_patch_alone_makes_sampled_drafts_count(with_own_engine):
     """With it at least four tokens a step; without it nothing beyond the first; both engines are there."""
     dflash("engine", "install", "toy")
     assert state() == "applied-by-us"

@@ -41,7 +41,7 @@ async def counted(http: httpx.AsyncClient) -> dict[str, float]:
     return sums
 
 
-async def test_requests_are_measured_as_the_server_counts_them(with_engine):
+async def test_request_measurements_match_server_counters(with_engine):
     """Answers without a text have the server's own speed; of eight at a time, eight are under way by its own gauge."""
     words = ("--port", PORT, "--set", "max-num-seqs=8", "--detach")
     command = [sys.executable, "-m", "dflash_tui", "up", "toy", *words]

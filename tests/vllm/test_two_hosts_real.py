@@ -184,7 +184,7 @@ def list_alarms(watching: FarOutput) -> dict[str, dict[str, object]]:
     return {line["kind"]: line for line in lines if line["event"] == "alarm" and not line["over"]}
 
 
-def test_a_server_over_two_hosts_is_launched_watched_and_ended(hosts):
+def test_two_host_server_starts_and_ends_together(hosts):
     """One start for all: what differs is refused first, and the last thing that happens ends both sides."""
     folder = look_before(hosts)
     controller = start_with_a_late_rank(hosts)
@@ -231,7 +231,7 @@ def test_a_worker_suspended_at_work_ends_both(hosts):
 
 
 @pytest.mark.parametrize("what", ["rank 1 killed", "rank 0 killed"])
-def test_a_start_that_one_host_does_not_survive_leaves_nothing(what, hosts):
+def test_start_killed_on_one_host_leaves_nothing(what, hosts):
     waits = ("--set", "distributed-timeout-seconds=15")
     launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, *waits, "--detach")
     assert launched.returncode == 0, launched.stderr[-2000:]
@@ -243,7 +243,7 @@ def test_a_start_that_one_host_does_not_survive_leaves_nothing(what, hosts):
         assert "rank 1 on spark-b" in explain(hosts)["cause"]
 
 
-def test_a_cable_that_stays_out_leaves_nothing_either(hosts):
+def test_cable_left_unplugged_leaves_no_process(hosts):
     """The lease ends rank 1 by itself; a stop here says what it does not reach, and tries until it does."""
     launched = hosts.run("a", "dflash-tui", "up", *OVER_BOTH, "--detach")
     assert launched.returncode == 0, launched.stderr[-2000:]

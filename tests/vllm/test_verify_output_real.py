@@ -83,7 +83,7 @@ def test_an_honest_server_has_no_fault(drafter):
 
 
 @pytest.mark.long
-def test_a_rare_token_too_many_is_a_fault(drafter):
+def test_rare_wrong_token_is_found_as_fault(drafter):
     """By its exit code, with a gap far above rounding."""
     paths.user_patches_folder().mkdir(parents=True)
     (paths.user_patches_folder() / "one-in-a-hundred.yaml").write_text(ONE_IN_A_HUNDRED)

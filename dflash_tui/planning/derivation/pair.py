@@ -18,7 +18,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import load_yaml
-from dflash_tui.machine.hardware import Hardware
+from dflash_tui.machine.hardware import SM_12X, Hardware
 from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, Checkpoint, Precision, split_precision
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
@@ -86,7 +86,6 @@ def find_card(target: Checkpoint) -> Card:
 
 
 _GB10 = (Hardware.GB10,)
-_SM_120 = (Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090)
 _SM_90 = (Hardware.H100, Hardware.H200)
 _FP8_CACHE = ("Qwen3_5", "Qwen4Exp", "NemotronH")
 # For the target only: vLLM chooses the drafter's backend, since not every backend drafts whole blocks.
@@ -399,7 +398,7 @@ class _Derivation:
             says = "NVFP4 runs as W4A16 on an H100 or H200, with 16-bit arithmetic; FP8 is native there."
             yield _SM_90, "warnings", [says], "sm_90 has no FP4 arithmetic"
         if target.precision is Precision.FP8_BLOCKS and not target.architecture.startswith("Qwen3_5"):
-            yield _SM_120, "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)"
+            yield tuple(sorted(SM_12X)), "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)"
 
 
 def _read_precision(target: Checkpoint) -> str | None:

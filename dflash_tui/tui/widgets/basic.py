@@ -72,8 +72,11 @@ class Keys(Footer):
     def on_resize(self) -> None:
         self.call_after_refresh(self.hide_cut)
 
-    def hide_cut(self) -> None:
-        """Hide a key that the right edge would cut."""
+    def hide_cut(self, tries: int = 3) -> None:
+        """Hide a key that the right edge would cut, once all are laid out."""
+        if tries and not all(key.virtual_region for key in self.children):
+            self.call_after_refresh(self.hide_cut, tries - 1)
+            return
         for key in self.children:
             key.visible = key.virtual_region.right <= self.size.width
 

@@ -96,7 +96,7 @@ async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
     assert registry.list_broken_runs() == {}
 
 
-async def test_a_bench_on_a_full_disk_says_so_and_waits_for_no_record(launch, small):
+async def test_bench_on_full_disk_warns_without_waiting(launch, small):
     """Its figures are right all the same."""
     disk = small("size=1m")
     run = launch()
@@ -125,7 +125,7 @@ def test_a_disk_without_room_for_another_file(launch, small):
     assert not server_process.is_alive(run)
 
 
-def test_a_state_folder_that_may_only_be_read(launch, small):
+def test_read_only_state_folder_stops_only_launches(launch, small):
     """Remounted read-only, as a failing disk is: lists, logs and stop work, a launch says why it does not."""
     disk = small("size=1m")
     run = launch("deaf")

@@ -50,7 +50,7 @@ def dflash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env, timeout=240)
 
 
-async def test_a_log_that_is_cut_replaced_or_gone_is_read_on(launch):
+async def test_changed_log_file_is_read_on(launch):
     """One server: its log is truncated, as by copytruncate, then another file in its place, then deleted."""
     run = launch("log")
     async with watching(run) as state:
@@ -74,7 +74,7 @@ async def test_a_log_that_is_cut_replaced_or_gone_is_read_on(launch):
     assert "the log of" in done.stderr
 
 
-async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch):
+async def test_renamed_log_is_read_under_new_name(launch):
     """The server goes on writing into it: who watches, comes later, or asks after the end reads each line once."""
     run = launch("log")
     async with watching(run) as state:
@@ -99,7 +99,7 @@ async def test_a_log_that_is_renamed_is_read_under_its_new_name(launch):
     assert played.line_count == state.line_count
 
 
-def test_a_log_of_a_gigabyte_is_read_at_its_ends(snapshot):
+def test_gigabyte_log_is_read_at_its_ends(snapshot):
     """Sparse, so zeros in the middle: the start and the end are known in a moment, and what is left out is said."""
     run = ended()
     with run.log.open("r+b") as log:
@@ -115,7 +115,7 @@ def test_a_log_of_a_gigabyte_is_read_at_its_ends(snapshot):
     assert time.process_time() - began < 30  # 15 MB/s would be more than a minute
 
 
-def test_a_hundred_megabytes_without_a_line_end_take_little_memory():
+def test_endless_log_line_takes_little_memory():
     """In the log and in the samples; what comes after them is read."""
     run = ended(UP)
     for path, end in ((run.log, b"\nafter it\n"), (run.samples, b'\n{"event":"health","at":5,"health":"warm"}\n')):
@@ -157,7 +157,7 @@ RECORDS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("harm", [*RECORDS, "newer"])
-def test_a_record_that_cannot_be_used_is_named(harm, snapshot):
+def test_unusable_run_record_is_named(harm, snapshot):
     """`ps` goes on with the other runs; nothing is signalled by such a record."""
     good, bad = ended(name="20261122-000000-good"), ended()
     path = bad.folder / "run.json"
@@ -169,7 +169,7 @@ def test_a_record_that_cannot_be_used_is_named(harm, snapshot):
     assert registry.list_broken_runs() == {bad.id: snapshot}
 
 
-def test_a_record_of_a_newer_release_with_more_fields_is_used():
+def test_newer_record_with_extra_fields_is_used():
     """What we do not know of is passed over, and the run is listed; `ps` names the damaged one beside it."""
     run, bad = ended(name="20261122-000000-more"), ended()
     text = (run.folder / "run.json").read_bytes()
@@ -190,7 +190,7 @@ def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.kill()
 
 
-def test_a_record_whose_pid_was_given_away_in_the_same_boot_touches_nobody():
+def test_record_with_reused_pid_signals_no_process():
     """Also where the other process leads a session of its own and works in the run's folder, as a shell may."""
     run = ended()
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -208,7 +208,7 @@ def test_a_record_whose_pid_was_given_away_in_the_same_boot_touches_nobody():
         assert foreign.poll() is None
 
 
-def test_the_driver_of_an_experiment_whose_pid_was_given_away_is_left_alone():
+def test_ab_stop_spares_process_with_reused_pid():
     """`ab stop` signals the process that it knows by pid and start, and no other."""
     folder = store.create_experiment(a_design())
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as foreign, ending(foreign):
@@ -219,7 +219,7 @@ def test_the_driver_of_an_experiment_whose_pid_was_given_away_is_left_alone():
         assert foreign.poll() is None
 
 
-async def test_a_folder_that_is_deleted_under_its_observer(launch):
+async def test_deleted_run_folder_does_not_break_observer(launch):
     """Nothing is raised, the server serves on; the lists know no server without its record, and are whole."""
     run = launch("busy")
     async with watching(run) as state:

@@ -44,7 +44,7 @@ def engines() -> list[str]:
 
 
 @pytest.mark.long
-def test_a_connection_that_is_lost_while_a_panel_prepares(folders, tmp_path, terminal):
+def test_lost_connection_during_panel_install_leaves_nothing(folders, tmp_path, terminal):
     """The panel installs and its terminal goes: uv ends with it, nothing half-made stays, nothing was launched."""
     script, begun = tmp_path / "uv", tmp_path / "begun"
     script.write_text(SLOW_UV.format(begun=begun, uv=uv.find_uv_bin()))
@@ -101,7 +101,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full_in_the_middle_of_an_install(tmp_path, monkeypatch, wheels):
+def test_full_disk_during_install_leaves_nothing(tmp_path, monkeypatch, wheels):
     """The real uv, where the engine is made or where uv unpacks: its own words, nothing half-made; with room it goes.
 
     The recipe says that it needs little, so that the check before the download finds room enough.

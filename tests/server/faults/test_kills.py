@@ -11,7 +11,7 @@ PHASES = ("install", "apply", "launch", "serve", "observe", "stop")
 
 
 @pytest.mark.long
-def test_after_every_kill_the_lists_tell_the_truth_and_the_next_command_works(tmp_path):
+def test_lists_are_true_after_every_kill(tmp_path):
     """Whatever was interrupted is named or mended, nothing runs on unnoticed, and no part is taken for a whole."""
     only = [word for phase in PHASES for word in ("--only", phase)]
     argv = [sys.executable, "-m", "tools.benchmarks.kills", "--kills", "6", "--seed", "40", *only]  # each phase once

@@ -47,14 +47,14 @@ WRITING = ("up demo-cpu --detach", "recipes new mine")
 
 @AS_ROOT
 @pytest.mark.parametrize("words", READING)
-def test_what_only_reads_works_in_a_home_that_may_only_be_read(home, words):
+def test_read_commands_work_in_read_only_home(home, words):
     done = run(*words.split())
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 @AS_ROOT
 @pytest.mark.parametrize("words", WRITING)
-def test_what_writes_names_the_folder_and_what_to_set(home, words):
+def test_write_commands_name_read_only_folder(home, words):
     done = run(*words.split())
     assert done.returncode in {1, 4}
     assert "Traceback" not in done.stderr
@@ -64,7 +64,7 @@ def test_what_writes_names_the_folder_and_what_to_set(home, words):
 
 
 @AS_ROOT
-def test_the_doctor_knows_that_nothing_can_be_written(home):
+def test_doctor_reports_unwritable_home(home):
     """Before a launch finds out."""
     done = run("doctor", "demo-cpu")
     assert done.returncode == 4
@@ -72,7 +72,7 @@ def test_the_doctor_knows_that_nothing_can_be_written(home):
 
 
 @AS_ROOT
-def test_the_panel_opens_over_a_home_that_may_only_be_read(home, terminal):
+def test_panel_opens_in_read_only_home(home, terminal):
     panel = terminal()
     seen = panel.until(b"demo-cpu")
     assert ENTER in seen

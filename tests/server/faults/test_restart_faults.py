@@ -87,7 +87,7 @@ def kill(run: Run) -> None:
     psutil.Process(run.pid).kill()
 
 
-def test_a_killed_server_is_launched_again_until_that_is_too_often(up, snapshot):
+def test_killed_server_restarts_up_to_limit(up, snapshot):
     """After a wait that doubles, each as a run of its own that names the one before; then it gives up and says why."""
     watching = up("--set", "restart.times=2", "--set", "restart.wait_s=1")
     for number in range(3):
@@ -108,7 +108,7 @@ def test_a_killed_server_is_launched_again_until_that_is_too_often(up, snapshot)
     assert f"in place of {second.id}" in reported
 
 
-def test_a_flag_that_is_wrong_is_not_tried_again(up, snapshot):
+def test_server_with_wrong_flag_is_not_restarted(up, snapshot):
     """A cause that is known and would be there again: one launch, and why there is no other."""
     watching = up("--set", "restart.times=2", _0=["wrong"])
     assert watching.ended() == 6
@@ -124,7 +124,7 @@ def test_a_stop_is_the_end(up):
     assert len(registry.list_runs()) == 1
 
 
-def test_a_stop_while_it_waits_is_the_end(up, snapshot):
+def test_stop_during_restart_wait_cancels_restart(up, snapshot):
     """There is no server then; who asks for its end means the next one."""
     watching = up("--set", "restart.times=2", "--set", "restart.wait_s=600")
     run = watching.serving(0)
@@ -136,7 +136,7 @@ def test_a_stop_while_it_waits_is_the_end(up, snapshot):
     assert len(registry.list_runs()) == 1
 
 
-def test_in_the_foreground_a_server_ends_with_its_command(up):
+def test_foreground_server_ends_with_its_command(up):
     """A lost connection stops the server as `stop` does, for good."""
     watching = up("--foreground", "--set", "restart.times=2")
     run = watching.serving(0)
@@ -149,7 +149,7 @@ def test_in_the_foreground_a_server_ends_with_its_command(up):
 
 
 @pytest.mark.long
-def test_a_killed_command_in_the_foreground_leaves_a_run_like_any(up):
+def test_killed_foreground_command_leaves_managed_run(up):
     """Nobody can clean up then: the server serves on, is listed, has its port, is recorded by the next, and stops."""
     watching = up("--foreground", "--set", "restart.times=2")
     run = watching.serving(0)
@@ -178,7 +178,7 @@ async def _recorded_by_the_next(run: Run) -> None:
         await until(lambda: len(fake_runs.recorded(run, Sampled)) > before)
 
 
-def test_what_a_unit_runs_serves_until_it_is_told_to_end(tmp_path):
+def test_unit_server_runs_until_sigterm(tmp_path):
     """With the unit's own variables, as systemd starts and stops it: the server is stopped, and that was no failure."""
     fake_engine.make(free_port(18_700))
     told = subprocess.run([*DFLASH, "service", fake_engine.RECIPE], capture_output=True, text=True, check=True).stdout

@@ -48,7 +48,7 @@ async def goes_on_after_a_request(run: Run, panels: list[Terminal], before: floa
 
 @pytest.mark.long
 @pytest.mark.parametrize("last", ["a panel", "the watcher"])
-async def test_whoever_is_killed_the_others_go_on_and_agree(launch, terminal, tmp_path, last):
+async def test_surviving_observers_agree_after_kill(launch, terminal, tmp_path, last):
     """Each reading is there once, no counter falls, one first request is sent; the watcher tells what is recorded."""
     run, told = launch(), tmp_path / "told"
     with told.open("wb") as out:

@@ -56,7 +56,7 @@ def test_folders_with_spaces_in_a_plain_locale(tmp_path, monkeypatch):
     assert "stopped" in dflash("ps", "--all").stdout
 
 
-def test_a_name_that_is_no_utf_8_here_is_refused(tmp_path):
+def test_path_with_invalid_utf8_is_refused(tmp_path):
     """A server that is launched from it could not be written down."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     done = dflash("up", "demo-cpu", "--json", XDG_STATE_HOME=folder, XDG_CONFIG_HOME=folder)

@@ -21,7 +21,7 @@ from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE, PANEL
 from tests.support.waiting import until
 
 
-def test_stopped_resized_to_nothing_and_told_to_end(terminal):
+def test_panel_handles_suspend_tiny_sizes_and_sigterm(terminal):
     """Ctrl-Z gives the terminal back and fg takes it again; 1x1 is a size; SIGTERM leaves no mouse reports behind."""
     panel = terminal()
     panel.until(b"demo-cpu")
@@ -47,7 +47,7 @@ _DEAF = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(me :
 
 
 @pytest.mark.parametrize("program", [PANEL, ("-c", _DEAF, *PANEL)], ids=["as it is", "as nohup starts it"])
-async def test_a_closed_terminal_ends_the_panel_and_nothing_else(launch, terminal, program):
+async def test_closed_terminal_ends_only_panel(launch, terminal, program):
     """The connection is lost: the panel is gone within seconds, the server serves, the next observer records."""
     run = launch()
     panel = terminal("attach", run.id, program=program)
@@ -77,7 +77,7 @@ async def goes_on(run: Run) -> None:
         await until(lambda: state.health is Health.WARM and len(recorded(run, Sampled)) > before)
 
 
-async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
+async def test_ending_headless_watcher_leaves_server_running(launch):
     """Kill -9, SIGTERM and a lost connection of `attach --json`: no traceback, and the next one records."""
     run = launch()
     command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
@@ -93,7 +93,7 @@ async def test_a_headless_watcher_that_ends_takes_nothing_with_it(launch):
     await goes_on(run)
 
 
-def test_ctrl_c_of_a_headless_watcher_leaves_the_server(launch):
+def test_ctrl_c_of_headless_watcher_leaves_server(launch):
     """It says how to come back, and ends as whoever is interrupted."""
     run = launch()
     command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
@@ -108,7 +108,7 @@ def test_ctrl_c_of_a_headless_watcher_leaves_the_server(launch):
     assert server_process.is_alive(run)
 
 
-def test_a_panel_whose_terminal_vanished_without_a_word_ends():
+def test_panel_with_vanished_terminal_ends():
     """It controls no session, so that no SIGHUP comes, and every write fails: the panel sees that and is gone."""
     ours, its = os.openpty()
     termios.tcsetwinsize(its, (36, 120))

@@ -59,7 +59,7 @@ def test_two_launches_at_once_take_two_ports(port):
         stop_all()
 
 
-def test_of_two_that_ask_for_one_port_the_second_is_refused_by_name(port):
+def test_second_launch_on_same_port_is_refused(port):
     """One serves; the other ends with exit code 2, names who has the port, and starts nothing."""
     for _ in range(PAIRS):
         results = up_twice("--port", str(port))

@@ -51,7 +51,7 @@ def test_an_answer_is_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize(("length", "most"), [("4096", 1024), ("2", 1), ("auto", None)])
-def test_an_answer_leaves_room_for_the_next_line(length, most):
+def test_answer_leaves_context_for_next_message(length, most):
     """A quarter of the context, where the launch names a number."""
     talk = Conversation(Server.from_run(a_run(argv=("vllm", "--max-model-len", length))))
     assert talk._build_body().get("max_tokens") == most

@@ -44,7 +44,7 @@ def test_conversations_are_asked_by_their_first_question(tmp_path):
     assert [p.text for p in found] == [turns[0][1]["value"], turns[3][0]["value"]]
 
 
-def test_an_array_is_read_up_to_its_bound(tmp_path, monkeypatch):
+def test_json_dataset_is_read_up_to_limit(tmp_path, monkeypatch):
     path = tmp_path / "large.json"
     path.write_text(json.dumps([{"prompt": f"Question {n:04}"} for n in range(100)]))
     monkeypatch.setattr(suites, "_MOST_BYTES", 1000)
@@ -78,7 +78,7 @@ def test_a_hostile_file_is_one_sentence(tmp_path, name, data, error):
     assert str(caught.value).isprintable()
 
 
-def test_a_known_set_is_read_where_it_was_fetched_or_put():
+def test_own_dataset_file_overrides_fetched_one():
     """The user's own file wins; 80 prompts are taken evenly, or as many as are asked for; two names are two suites."""
     assert suites.name_missing_dataset("gsm8k:5") == suites.name_missing_dataset("repeat:gsm8k") == "gsm8k"
     with pytest.raises(UsageError) as caught:
@@ -99,7 +99,7 @@ def test_a_known_set_is_read_where_it_was_fetched_or_put():
     assert [p.text.partition("\n")[0] for p in suites.load_suite("gsm8k").prompts] == ["7 + 1?"]
 
 
-def test_what_is_stored_is_read_as_it_was(tmp_path):
+def test_stored_questions_keep_their_digest(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "Why?", "answer": "#### 7.50"}))
     first = suites.load_suite(str(tmp_path / "test.jsonl"))
     (tmp_path / "copy.jsonl").write_bytes(suites.format_questions(first.prompts))

@@ -63,7 +63,7 @@ def test_a_rate_is_exported_and_read_back(tmp_path):
     assert lost["request_rate"] is None
 
 
-def test_the_output_of_a_load_that_others_keep_up_is_that_of_its_window():
+def test_output_throughput_of_load_covers_its_window():
     """Fillers share the server with what counts: their tokens are in its output, and in nothing else."""
     result = result_files.build_vllm_bench(MEASURED._replace(output_tok_s=123.0, metadata={"arm": "a", "date": "no"}))
     assert result["output_throughput"] == 123.0

@@ -37,7 +37,7 @@ def request(kind: str = "a", **changes: Any) -> RequestDone:
     return RequestDone(0.0, kind, **(usual | changes))
 
 
-def test_latencies_are_of_each_kind_and_of_all():
+def test_latencies_are_summarised_per_kind_and_overall():
     """What failed is in none; an unknown figure is one value less."""
     done = [request(), request("b", ttft=0.4), request("b", decode_tok_s=None), request("b", error="no", ttft=9.0)]
     groups = summary.group_latencies(done, {"a": [0.01], "b": [0.02, 0.03]})

@@ -84,7 +84,7 @@ def run(
 
 
 @pytest.mark.parametrize("streams", [2, 4, 8])
-def test_so_many_are_under_way_until_the_last_that_counts_has_ended(clock, streams):
+def test_load_keeps_concurrency_until_last_counted_request(clock, streams):
     """Sixteen requests count, whatever others keep them company, and the tokens of both are in the output."""
     done, window, began = run(clock, Load(streams))
     assert sum(request.kind != FILLER for request in done) == 16
@@ -97,14 +97,14 @@ def test_so_many_are_under_way_until_the_last_that_counts_has_ended(clock, strea
     assert window.joules_per_token == pytest.approx(1600.0 / window.tokens)
 
 
-def test_requests_that_are_taken_slowly_are_followed_at_once(clock):
+def test_slow_consumer_does_not_delay_next_request(clock):
     """A disk may take a while to keep each: by then the next one is under way."""
     _, window, began = run(clock, Load(4, refill=False), 40, takes=0.2)
     assert began[4] == 0.5  # the shortest of the first four has just ended
     assert window.under_way > 3
 
 
-def test_what_begins_while_the_load_rises_does_not_count(clock):
+def test_requests_begun_during_ramp_are_not_counted(clock):
     """One more may be under way each half second, for four seconds; those that are over are followed by others."""
     load = Load(8, ramp=4.0)
     assert [load.most_at(seconds) for seconds in (0.0, 0.4, 0.6, 3.9, 4.0, 9.0)] == [1, 1, 2, 8, 8, 8]
@@ -116,7 +116,7 @@ def test_what_begins_while_the_load_rises_does_not_count(clock):
     assert window.under_way == pytest.approx(8, rel=0.02)
 
 
-def test_arrivals_at_a_rate_are_a_poisson_process(clock):
+def test_arrivals_at_rate_are_poisson_process(clock):
     """Gaps are those of an exponential distribution, and as many are under way as Little's law says."""
     done, window, began = run(clock, Load(0, rate=3.0), requests=400)
     gaps = [later - earlier for earlier, later in pairwise(began)]
@@ -141,7 +141,7 @@ def test_fillers_that_fail_are_not_sent_again(clock):
     assert len(began) == len(done) <= 16 + 8
 
 
-def test_whoever_stops_listening_breaks_off_what_is_under_way(clock):
+def test_closing_load_cancels_running_requests(clock):
     cancelled = 0
 
     async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
@@ -177,7 +177,7 @@ def test_tokens_are_counted_where_they_arrived(monkeypatch):
         assert counted == ([12, 6, 5, 0] if counting else [4, 2, 1, 0])
 
 
-def test_the_gaps_are_those_of_requests_that_did_not_fail():
+def test_token_gaps_exclude_failed_requests():
     """As all other latencies are: what came before an error says little of what comes between tokens."""
     record = LoadRecord(Load(1))
     for kind, failed in (("Math", False), ("Code", True)):

@@ -68,7 +68,7 @@ def test_an_error_in_the_stream_is_told():
         ((": ping", "event: end", "data: [DONE]"), "the answer holds no token"),
     ],
 )
-def test_an_answer_has_to_say_that_it_is_whole(lines, error):
+def test_answer_without_end_marker_is_incomplete(lines, error):
     """A proxy that gives up on a server may end its answer like any other."""
     stream = taken(*lines)
     stream.end()
@@ -93,7 +93,7 @@ def test_what_is_no_answer_is_quoted(body, said):
     assert ("no token" in reason, quote.rstrip()) == (True, said)
 
 
-def test_the_blank_before_the_data_may_be_left_out():
+def test_space_after_data_colon_is_optional():
     """As the standard of such events has it."""
     stream = taken(GOOD.replace("data: ", "data:"), "data:[DONE]")
     done = stream.result()
@@ -112,7 +112,7 @@ def test_the_time_between_chunks_is_measured(monkeypatch):
 
 
 @pytest.mark.parametrize(("gap", "speed"), [(0.001, 4 / 0.002), (0.0002, None)])
-def test_chunks_that_were_read_at_once_say_nothing_of_the_speed(monkeypatch, gap, speed):
+def test_chunks_read_at_once_give_no_speed(monkeypatch, gap, speed):
     """A client that is kept from its processor finds them all waiting."""
     clock = iter((0.0, 1.0, 1.0 + gap, 1.0 + 2 * gap, 2.0))
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
@@ -133,7 +133,7 @@ ARRIVALS = {
 
 @pytest.mark.parametrize("counting", [True, False], ids=["counted", "not counted"])
 @pytest.mark.parametrize("kind", ARRIVALS)
-def test_tokens_without_text_are_timed_and_counted_where_they_arrive(monkeypatch, kind, counting):
+def test_tokens_without_text_are_counted_on_arrival(monkeypatch, kind, counting):
     """One token at first and four a second after: as the server counts, or else by its chunks and the final count."""
     pieces = ARRIVALS[kind]
     clock = iter([0.0, *(float(n) for n, (text, count) in enumerate(pieces, 1) if count or text), 99.0])
@@ -149,7 +149,7 @@ def test_tokens_without_text_are_timed_and_counted_where_they_arrive(monkeypatch
     assert done.chunk_p50 == 1.0
 
 
-def test_the_end_of_an_answer_without_a_token_is_no_arrival():
+def test_final_chunk_without_token_is_no_arrival():
     """As servers end that say the reason in a chunk of its own."""
     end = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}'
     done = taken(piece("Hi", None), end, ended(3)).result()
@@ -169,7 +169,7 @@ def test_answers_are_told_apart_without_being_kept():
     assert digests() == ()
 
 
-def test_the_server_tells_the_steps_of_a_request():
+def test_per_request_steps_come_from_server():
     """As vLLM 0.29 and later put it beside the usage with `--per-request-spec-decode-metrics`."""
     detailed = {"num_spec_steps": 40, "num_accepted_draft_tokens": 87, "num_draft_tokens": 280, "num_spec_tokens": 7,
                 "mean_acceptance_length": 3.175, "acceptance_histogram": [1] * 8}  # fmt: skip
@@ -177,7 +177,7 @@ def test_the_server_tells_the_steps_of_a_request():
     assert (done.steps, done.accepted) == (40, 87)
 
 
-def test_more_accepted_drafts_than_any_step_has_are_unknown():
+def test_impossible_accepted_draft_count_is_unknown():
     """A server that counts 500 to a step says nothing that could be shown."""
     metrics = {"speculative_decoding": {"num_spec_steps": 10, "num_accepted_draft_tokens": 5000}}
     done = taken(GOOD, told(metrics)).result()
@@ -211,13 +211,13 @@ def test_an_answer_is_built_with_its_tokens():
 
 
 @pytest.mark.parametrize("tokens", [None, [1, 2]])
-def test_tokens_that_are_not_all_of_the_answer_are_left_out(tokens):
+def test_incomplete_token_list_is_dropped(tokens):
     """A server that names none, some, or something else: the text is kept."""
     answer = taken(piece("Hello", tokens), ended(3)).build_answer()
     assert (answer.text, answer.tokens) == ("Hello", ())
 
 
-def test_a_server_that_counts_down_has_no_speed():
+def test_decreasing_token_count_gives_no_speed():
     """It would be shown as millions of tokens per second."""
     done = taken(counted("a", 10_000_000), counted("b", 20_000_000), ended(40)).result()
     assert ("20000000" in done.error, "40" in done.error) == (True, True)
@@ -244,7 +244,7 @@ def test_arrivals_of_a_long_answer_are_thinned():
     assert (counts[0], counts[1], counts[-1], len(counts) <= MOST_MARKS) == (1, 4, 2 * MOST_MARKS + 1, True)
 
 
-def test_a_request_is_over_when_the_server_says_so(monkeypatch):
+def test_request_ends_when_server_reports_end(monkeypatch):
     """Not when its connection is at rest, up to a second later: other readings are held against that time."""
     now = [0.0]
     clock = SimpleNamespace(perf_counter=lambda: now[0], time=lambda: 1000 + now[0])

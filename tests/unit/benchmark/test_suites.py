@@ -23,7 +23,7 @@ def test_the_shipped_suites_are_the_field_s():
     assert {"contexts", "field", "quick", "seed-q1q2", "space-invaders"} == set(suites.list_suite_files())
 
 
-def test_a_long_context_is_made_of_numbered_sentences():
+def test_long_context_consists_of_numbered_sentences():
     long = suites.load_suite("field").prompts[-1].text.splitlines()
     assert long[0].startswith("Entry 1: ")
     assert long[399].startswith("Entry 400: ")
@@ -31,7 +31,7 @@ def test_a_long_context_is_made_of_numbered_sentences():
     assert long[-1].endswith("go well together.")
 
 
-def test_the_digest_is_of_the_content_and_not_of_the_name(tmp_path):
+def test_suite_digest_depends_on_content_only(tmp_path):
     """Two names of one content are one suite; a changed length is another."""
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(GOOD.replace("Mine", "Yours"))
@@ -66,7 +66,7 @@ def test_the_user_s_own_suite_wins():
         ("  - {kind: Q, text: Hello there., max_tokens: 32}\n", "  []\n", "2: prompts: expected `array` of length"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
+def test_suite_error_names_file_line_and_key(tmp_path, old, new, error):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(RecipeError) as caught:
@@ -74,12 +74,12 @@ def test_what_is_wrong_is_said_by_file_line_and_key(tmp_path, old, new, error):
     assert str(caught.value).startswith(f"{path}:{error}")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_suite_file_is_reported(tmp_path):
     with pytest.raises(RecipeError, match="No such file"):
         suites.load_suite(str(tmp_path / "none.yaml"))
 
 
-def test_mt_bench_is_read_where_it_was_put():
+def test_mt_bench_is_read_from_user_folder():
     """Nothing is downloaded: without the file, a word says where it goes."""
     with pytest.raises(UsageError, match="mt-bench") as caught:
         suites.load_suite("mt-bench")

@@ -32,7 +32,7 @@ def measured(*done: RequestDone, **plan) -> LevelSummary:
     return LevelSummary.from_requests(Server.from_run(a_run(**plan)), done, before, after, SUITE)
 
 
-def test_a_spread_has_percentiles_when_there_are_enough_values():
+def test_spread_with_enough_values_has_percentiles():
     few, many = Spread.from_values([3.0, None, 1.0, 2.0]), Spread.from_values([float(n) for n in range(101)])
     assert few == Spread(2.0, 1.0, 3.0, 3)
     assert many == Spread(50.0, 5.0, 95.0, 101)
@@ -41,7 +41,7 @@ def test_a_spread_has_percentiles_when_there_are_enough_values():
     assert (few.percentiles, many.percentiles, Spread.from_values([None])) == (False, True, None)
 
 
-def test_time_counts_once_however_many_are_under_way():
+def test_overlapping_requests_count_time_once():
     """Two overlap, one is inside another, and the pause before the last does not count."""
     done = [request(at=3, total=3), request(at=4, total=2), request(at=2, total=1), request(at=11, total=1)]
     assert busy_seconds(done) == pytest.approx(5.0)
@@ -65,7 +65,7 @@ def test_a_level_sums_up_what_succeeded():
     assert figures.tpot.high == pytest.approx(1 / 50)
 
 
-def test_the_acceptance_length_of_a_level_is_without_what_its_last_steps_cut():
+def test_acceptance_length_excludes_drafts_beyond_answer_end():
     """50 steps accept 150, and of the 200 that makes 20 are beyond the ends of five answers."""
     done = [request(at=2 * n + 2, tokens=37) for n in range(5)]
     before, after = Counters(7.0, steps=1.0, accepted=2.0), Counters(7.0 + 185, steps=51.0, accepted=152.0)
@@ -88,7 +88,7 @@ def test_the_summary_is_for_eyes_and_greps(snapshot):
     assert benchmark_text.tabulate_kinds(level) == ""
 
 
-def test_kinds_are_told_apart_when_they_came_more_than_once():
+def test_repeated_kinds_have_own_summary_rows():
     table = benchmark_text.tabulate_kinds(
         measured(*(request("Math", at=n, decode_tok_s=float(40 + n)) for n in range(3)), request("x", at=9))
     ).splitlines()

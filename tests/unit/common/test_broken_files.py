@@ -120,7 +120,7 @@ def test_a_broken_engine_hides_no_other(harm, capsys):
     assert [unused.folder for unused in inventory.list_unused_engines()] == [record]
 
 
-def test_an_engine_that_was_moved_or_has_no_python_is_named(capsys):
+def test_moved_or_pythonless_engine_is_named(capsys):
     """As after a new release of the system's Python; an adopted one, too."""
     (paths.engines_folder() / "old").mkdir(parents=True)
     moved, ours, theirs = (paths.engines_folder() / name for name in ("moved", "ours", "../theirs"))
@@ -141,7 +141,7 @@ def test_an_engine_that_was_moved_or_has_no_python_is_named(capsys):
 
 
 @pytest.mark.parametrize("words", [("engine", "adopt"), ("engine", "inspect"), ("replay",), ("report",)], ids=" ".join)
-def test_the_home_of_a_user_that_there_is_not_is_no_traceback(words, capsys):
+def test_unknown_users_home_gives_no_traceback(words, capsys):
     """A shell leaves `~NAME` as it is where it knows no such user."""
     assert main.main([*words, "~no-such-user/x"]) == 2
     assert "~no-such-user" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def test_names_are_cut_where_they_still_differ(names, width, shown):
 
 
 @pytest.mark.parametrize("width", [4, 14, 29, 49])
-def test_a_family_of_long_names_is_never_cut_to_sameness(width):
+def test_long_similar_names_stay_distinct_when_cut(width):
     names = [*FAMILY, *(f"llama-3.3-70b-dflash-fp8-{number}" for number in range(14)), "demo-cpu"]
     shown = shorten_names(names, width)
     assert len(set(shown.values())) == len(names)
@@ -33,7 +33,7 @@ def test_a_family_of_long_names_is_never_cut_to_sameness(width):
 
 
 @pytest.mark.parametrize("width", [31, 40])
-def test_names_that_differ_at_two_places_are_never_cut_to_sameness(width):
+def test_names_differing_twice_stay_distinct_when_cut(width):
     """No one cut tells them apart: what all begin with is left out."""
     sizes, formats = (8, 27, 70), ("fp8", "nvfp4")
     names = [
@@ -87,6 +87,6 @@ def test_a_line_is_folded_between_words(line, width, hang, shown):
 
 
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan])
-def test_what_is_no_number_of_seconds_is_unknown(seconds):
+def test_invalid_number_of_seconds_is_unknown(seconds):
     assert format_duration(seconds) == UNKNOWN
     assert format_age(seconds) == UNKNOWN

@@ -20,7 +20,7 @@ def test_lines_above_the_limit_are_dropped_whole(pieces, limit):
 
 
 @given(PIECES, LIMITS)
-def test_the_end_of_a_line_above_the_limit_is_kept(pieces, limit):
+def test_overlong_line_keeps_its_end(pieces, limit):
     buffer = LineBuffer(limit, keep_end=True)
     lines = [line for piece in pieces for line in buffer.feed(piece)]
     *whole, rest = b"".join(pieces).split(b"\n")
@@ -37,7 +37,7 @@ def test_no_more_than_the_limit_is_held(pieces, limit, keep_end):
         assert len(buffer.unfinished_line) <= limit
 
 
-def test_a_line_that_is_dropped_ends_at_its_end():
+def test_dropped_line_leaves_next_line_intact():
     """The rest of it, which comes later, is no line of its own."""
     buffer = LineBuffer(4)
     assert buffer.feed(b"12345") == []

@@ -23,7 +23,7 @@ def umask(request):
     os.umask(before)
 
 
-def test_runs_and_experiments_are_private_whatever_the_umask(umask):
+def test_umask_never_exposes_runs_and_experiments(umask):
     """Folders 0700, files 0600: those of a launch with its log, and those of an experiment."""
     plan = replace(a_plan(), argv=(sys.executable, "-c", "print(1)"))
     run = lifecycle.launch_server(plan, engine="none")
@@ -58,7 +58,7 @@ def test_no_more_than_the_limit_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 12, 33, 39])
-def test_after_a_full_disk_the_first_line_is_a_line_of_its_own(tmp_path, room):
+def test_line_after_full_disk_stays_separate(tmp_path, room):
     """However much of a line the disk had room for, no line after it is lost; the torn one is."""
     path = tmp_path / "samples.jsonl"
     lines = [b'{"at": %d, "text": "some text"}' % number for number in range(4)]

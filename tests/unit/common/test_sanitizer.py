@@ -34,7 +34,7 @@ def test_a_text_stays_in_its_line(clean):
 
 
 @pytest.mark.parametrize("name", escapes.raw())
-def test_bytes_that_are_no_text_are_lines_of_a_log(name):
+def test_invalid_utf8_log_bytes_make_no_escape(name):
     """Overlong forms, lone continuation bytes and surrogates make no control character."""
     told = LogReader(0.0, 0.0).feed(b"a " + escapes.raw()[name] + b" b\n")
     assert not escapes.acting("".join(getattr(event, "text", "") for event in told))
@@ -42,7 +42,7 @@ def test_bytes_that_are_no_text_are_lines_of_a_log(name):
 
 @settings(max_examples=300, database=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_json_that_is_shown_is_the_same_json(text):
+def test_escaped_json_decodes_to_same_value(text):
     """What is escaped for the terminal is what JSON means by it; a text is not changed twice."""
     written = escape_control_characters(msgspec.json.encode([text]).decode())
     assert not escapes.acting(written)
@@ -52,7 +52,7 @@ def test_json_that_is_shown_is_the_same_json(text):
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b"[" * 100_000, b"{", b"", b'{"a": "\\ud800"}'])
-def test_json_that_is_none_is_one_kind_of_error(data):
+def test_invalid_json_raises_one_error_type(data):
     """Whatever is wrong with a file, its reader has one thing to catch."""
     with pytest.raises(msgspec.MsgspecError):
         untrusted_json.decode_json(data, msgspec.json.Decoder(dict[str, int]))

@@ -31,7 +31,7 @@ def test_a_token_is_known_by_its_form():
         ("--api-key verysecret --port 1", f"--api-key {LEFT_OUT} --port 1"),
     ],
 )
-def test_what_is_marked_as_a_secret_is_left_out(text, expected):
+def test_marked_secret_is_redacted(text, expected):
     assert secrets.redact_secrets(text) == expected
 
 
@@ -72,7 +72,7 @@ def test_a_name_tells(name, secret):
     assert secrets.is_secret(name) is secret
 
 
-def test_a_command_and_variables_are_left_without_secrets():
+def test_command_and_variables_are_redacted():
     argv = ["vllm", "serve", "--api-key", "abc", "--port", "8000"]
     assert secrets.redact_argv(argv) == ("vllm", "serve", "--api-key", LEFT_OUT, "--port", "8000")
     assert secrets.redact_variables({"MY_KEY": "x", "A": "1"}) == {"MY_KEY": LEFT_OUT, "A": "1"}
@@ -102,7 +102,7 @@ def test_prompts_are_left_out_of_log_lines():
     assert secrets.redact_prompts(refused) == f"string_type, input_value={LEFT_OUT}, input_type=dict]"
 
 
-def test_a_helper_gets_no_secret_by_its_name(monkeypatch):
+def test_helper_environment_excludes_secret_variables(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     monkeypatch.setenv("UV_INDEX_OURS_PASSWORD", "x")
     env = process_environment.build_helper_environment(*process_environment.PACKAGE_INDEXES)

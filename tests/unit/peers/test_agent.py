@@ -131,7 +131,7 @@ def test_caches_of_an_arm_are_its_own_and_only_those_of_an_experiment_are_remove
     assert other.exists()
 
 
-def test_a_copied_folder_takes_the_place_of_the_one_that_was_named(folders, tmp_path):
+def test_copied_folder_replaces_named_folder_in_plan(folders, tmp_path):
     """In the command and among the models, on this host alone; what was asked for stays, and so does the setup."""
     named = str(tmp_path / "tune")
     request = msgspec.structs.replace(ORDER.request, recipe="gemma-4-31b", gpu="gb10", variant="gb10-pair")

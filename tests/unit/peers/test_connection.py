@@ -67,7 +67,7 @@ def test_why_a_host_is_not_reached(code, errors, words, ssh):
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "$(x)"])
-def test_a_name_that_is_none_never_reaches_ssh(host):
+def test_invalid_host_name_never_reaches_ssh(host):
     with pytest.raises(UsageError, match="not a name"):
         transport.build_agent_command(host)
 
@@ -80,7 +80,7 @@ def test_ssh_is_given_words_and_asks_nothing():
     assert not any("StrictHostKeyChecking" in word for word in command)
 
 
-def test_the_words_for_the_other_host_are_read_alike_by_every_shell():
+def test_remote_command_is_safe_in_every_shell():
     """The user's own reads them first, which may be csh or fish: one line, nothing but single quotes around it."""
     for command in (transport.build_agent_command("b"), transport.build_install_command("b", "12", "x-1.whl")):
         words = command[-1]
@@ -105,7 +105,7 @@ def test_another_protocol_is_refused(ssh):
 
 
 @pytest.mark.parametrize(("is_own", "kind"), [("true", NeedsProgram), ("false", UsageError)])
-def test_another_protocol_of_a_program_in_our_own_folder_can_be_replaced(is_own, kind, ssh):
+def test_own_program_with_other_protocol_is_replaceable(is_own, kind, ssh):
     said = SAID.replace(f'"protocol":{PROTOCOL}', '"protocol":99').replace('"is_own":false', f'"is_own":{is_own}')
     ssh(f"printf '%s' '{said}'; cat >/dev/null")
     with pytest.raises(UsageError) as error:
@@ -113,7 +113,7 @@ def test_another_protocol_of_a_program_in_our_own_folder_can_be_replaced(is_own,
     assert type(error.value) is kind
 
 
-def test_a_host_without_our_program_is_told_apart(ssh):
+def test_missing_program_on_host_raises_needs_program(ssh):
     """For who asks whether to install it; a word on stderr says it where a shell ends with another code."""
     for script in ("exit 127", "echo 'bash: dflash-tui: command not found' >&2; exit 1"):
         ssh(script)
@@ -122,7 +122,7 @@ def test_a_host_without_our_program_is_told_apart(ssh):
         assert error.value.host == "spark-b"
 
 
-def test_what_a_login_shell_prints_is_passed_over(ssh):
+def test_login_shell_output_is_skipped(ssh):
     ssh(f"""printf 'Welcome\\n\\033[2J{{"say":"hello"}}\\n%s' '{SAID}'; read a; read b
     printf '%s' '{encode_line("answer", 2, Done()).decode()}'; cat >/dev/null""")
     assert asyncio.run(ask()) == Done()
@@ -150,7 +150,7 @@ def test_ssh_gets_no_secret_of_ours(ssh, tmp_path, monkeypatch):
     assert ("SSH_AUTH_SOCK=/run/agent" in variables, any("planted" in line for line in variables)) == (True, False)
 
 
-def test_an_end_in_the_middle_is_lost_and_says_why(ssh):
+def test_connection_lost_mid_request_reports_ssh_error(ssh):
     ssh(f"printf '%s' '{SAID}'; read a; read b; echo 'client_loop: send disconnect' >&2; exit 255")
     with pytest.raises(DflashError) as error:
         asyncio.run(ask())
@@ -172,7 +172,7 @@ def test_a_preparation_over_there_is_reported_here(ssh):
     assert [event.fraction for event in events] == [0.5]
 
 
-def test_the_agent_hears_of_us_however_long_its_answer_takes(ssh, monkeypatch):
+def test_agent_gets_beats_during_long_request(ssh, monkeypatch):
     """It ends when it hears nothing for half a minute, and an installation takes longer."""
     monkeypatch.setattr(connection, "_IDLE_BEAT", 0.02)
     done = encode_line("answer", 2, Done()).decode()

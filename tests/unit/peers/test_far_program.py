@@ -21,7 +21,7 @@ def build(*words: str, on_terminal: bool = True, **variables: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("on_terminal", "option", "value"), [(True, "-t", "yes"), (False, "-T", "no")])
-def test_ssh_is_asked_for_a_terminal_or_for_none(on_terminal, option, value):
+def test_ssh_requests_terminal_only_on_terminal(on_terminal, option, value):
     command = build("ps", on_terminal=on_terminal)
     assert command[:2] == ["ssh", option]
     assert [word for word in command if word.startswith("RequestTTY")] == [f"RequestTTY={value}"]
@@ -30,14 +30,14 @@ def test_ssh_is_asked_for_a_terminal_or_for_none(on_terminal, option, value):
     assert not any("StrictHostKeyChecking" in word for word in command)
 
 
-def test_a_user_who_looks_at_it_loses_nothing_to_a_short_hole():
+def test_interactive_ssh_survives_fifteen_second_network_gap():
     """Fifteen seconds, where a rank that is watched is told of after five."""
     values = dict(word.split("=", 1) for word in build() if word.startswith("ServerAlive"))
     assert int(values["ServerAliveInterval"]) * int(values["ServerAliveCountMax"]) == 15
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))), st.text(max_size=20))
-def test_words_reach_no_shell_but_the_one_that_is_meant(words, value):
+def test_words_are_quoted_for_remote_shell(words, value):
     script, words_there = build(*words, NO_COLOR=value.replace("\0", ""))[-1].rsplit(" sh ", 1)
     assert script.startswith("sh -c '")
     assert (script.count("'"), {*"\n!\\"} & {*script}) == (2, set())
@@ -45,13 +45,13 @@ def test_words_reach_no_shell_but_the_one_that_is_meant(words, value):
     assert "\\\\" not in words_there
 
 
-def test_a_break_says_what_goes_on_and_how_to_come_back(snapshot):
+def test_break_message_explains_state_and_return_command(snapshot):
     said = "Timeout, server spark-b not responding.\r\n"
     assert str(far_program.explain_break("spark-b", ["up", "demo-cpu"], said)) == snapshot
     assert str(far_program.explain_break("spark-b", ["up", "demo-cpu", "--foreground"], "")) == snapshot
 
 
-def test_what_ssh_says_of_a_break_does_nothing_to_the_terminal():
+def test_ssh_error_text_cannot_control_terminal():
     assert escapes.acting(str(far_program.explain_break("spark-b", [], escapes.all_of_them()))) == set()
 
 
@@ -64,13 +64,13 @@ def test_what_ssh_says_of_a_break_does_nothing_to_the_terminal():
         ("a;b", "dflash-tui"),
     ],
 )
-def test_a_user_of_another_machine_is_told_what_to_type_there(name, program, monkeypatch):
+def test_remote_user_sees_command_with_host_option(name, program, monkeypatch):
     """A name that no ssh would take is not believed."""
     monkeypatch.setenv(formatting.CALLED_AS, name)
     assert formatting.name_program() == program
 
 
-def test_a_program_outside_path_is_named_as_typed(monkeypatch):
+def test_program_outside_path_is_named_as_typed(monkeypatch):
     monkeypatch.setattr("sys.argv", [".venv/bin/dflash-tui", "up"])
     monkeypatch.setenv("PATH", "/nowhere")
     assert name_commands("see dflash-tui logs x") == "see .venv/bin/dflash-tui logs x"
@@ -90,13 +90,13 @@ def test_a_program_outside_path_is_named_as_typed(monkeypatch):
         "dflash-tui upgrade",
     ],
 )
-def test_commands_in_hints_are_those_that_the_user_types(text, monkeypatch, snapshot):
+def test_hints_name_commands_as_user_types_them(text, monkeypatch, snapshot):
     """What is done on a third host stays as it is, and so does a sentence."""
     assert name_commands(text) == text
     monkeypatch.setenv(CALLED_AS, "spark-b")
     assert name_commands(text) == snapshot
 
 
-def test_all_commands_that_a_user_types_are_known(monkeypatch):
+def test_every_user_command_gets_host_option(monkeypatch):
     monkeypatch.setenv(CALLED_AS, "spark-b")
     assert [name for name in COMMANDS if "--host" not in name_commands(f"dflash-tui {name}")] == ["agent"]

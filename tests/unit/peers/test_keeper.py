@@ -63,7 +63,7 @@ def test_why_a_rank_was_ended_is_kept(run):
     assert server_process.list_left(run) == []
 
 
-async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, monkeypatch):
+async def test_stop_retries_unreachable_host_and_reports_it(run, monkeypatch):
     tries = []
 
     @asynccontextmanager
@@ -88,7 +88,7 @@ async def test_a_stop_that_cannot_reach_the_host_keeps_trying_and_says_so(run, m
     ("beats", "trouble"),
     [([BEAT], ""), ([BEAT, replace(BEAT, suspended=2)], "suspended"), ([BEAT, replace(BEAT, is_alive=False)], "")],
 )
-async def test_how_a_rank_was_when_rank_0_ended_is_kept(beats, trouble, run, monkeypatch):
+async def test_rank_trouble_before_stop_is_kept(beats, trouble, run, monkeypatch):
     """It is stopped then, and `why` would not know that it was suspended."""
 
     @asynccontextmanager
@@ -112,7 +112,7 @@ class StoppingPeer:
         """Stop it."""
 
 
-def test_what_nccl_talks_over_is_read_from_the_copied_log(run):
+def test_nccl_network_is_read_from_copied_log(run):
     """Recorded for alarms and screens, and kept for `ps`; a keeper that takes over does not forget it."""
     keeping = Keeper(run)
     for data in (b"a:1:1 [0] NCCL INFO Using net", b"work Socket\nx"):
@@ -125,7 +125,7 @@ def test_what_nccl_talks_over_is_read_from_the_copied_log(run):
 
 
 @pytest.mark.parametrize(("unplugged", "named"), [({"eth7"}, "eth7"), ({"eth8"}, "")])
-def test_a_cable_that_is_out_is_said_of_a_rank_that_runs(unplugged, named, run, monkeypatch):
+def test_unplugged_cable_is_reported_for_running_rank(unplugged, named, run, monkeypatch):
     """It is reached over another network, and nobody else would say why no token comes."""
     ends = (ClusterHost("", "10.0.0.1", "eth7"), ClusterHost("spark-b", "10.0.0.2", "eth8"))
     monkeypatch.setattr(network, "is_unplugged", unplugged.__contains__)

@@ -33,7 +33,7 @@ def built(tmp_path_factory) -> dict[str, bytes]:
     return read(wheel.read_bytes())
 
 
-def test_it_has_the_files_of_the_built_one(built):
+def test_own_wheel_has_files_of_built_wheel(built):
     """Modules, data, recipes, patches and entry point, byte for byte."""
     wheel = far_program.build_own_wheel()
     ours = read(wheel.data)

@@ -37,7 +37,7 @@ def here(monkeypatch):
     monkeypatch.setattr(processes, "read_boot_id", lambda: "mine")
 
 
-def test_the_link_is_found_by_what_the_peer_says():
+def test_link_is_found_from_peer_greeting():
     link = cluster_launch._find_link([greeting(THERE)], ["b"], "")
     assert [end.address for end in link.ends] == ["192.168.7.1", "192.168.7.2"]
 
@@ -57,14 +57,14 @@ def test_hosts_that_cannot_be_joined(greetings, hosts, words):
 
 
 @pytest.mark.parametrize(("version", "warns"), [("9", True), (__version__, False)])
-def test_other_release_on_the_peer_is_warned_of(version, warns):
+def test_different_release_on_peer_gives_warning(version, warns):
     assert bool(cluster_launch._check_host("b", greeting(THERE, version=version)).fix) is warns
 
 
 @pytest.mark.parametrize(
     ("version", "is_own", "is_refused"), [("9", True, True), ("9", False, False), (__version__, True, False)]
 )
-def test_a_program_in_our_own_folder_has_to_be_of_this_release(version, is_own, is_refused, monkeypatch):
+def test_own_program_of_other_release_needs_replacing(version, is_own, is_refused, monkeypatch):
     """It can be replaced from here; another one is warned of."""
     said = greeting(THERE, version=version, is_own=is_own)
 
@@ -94,7 +94,7 @@ def test_ranks_of_one_machine_need_no_roce(host, warned):
     assert [check.name for check in checks if check.level is CheckLevel.WARN] == warned
 
 
-def test_the_host_with_the_least_room_rules_the_fit():
+def test_host_with_least_memory_decides_fit():
     """VLLM gives all ranks the KV cache of the smallest."""
     here = MemoryEstimate((), 90, 100, 95, unified=True, kv_needed=5, kv_left=40, max_model_len=9, utilization=0.9)
     there = replace(here, kv_left=10)
@@ -107,7 +107,7 @@ def test_the_host_with_the_least_room_rules_the_fit():
 
 
 @pytest.mark.parametrize("field", ["vllm", "patches", "setup", "target", "drafter"])
-def test_each_thing_that_has_to_be_the_same_is_compared(field):
+def test_every_differing_setup_field_fails_check(field):
     """VLLM does not: other weights are answered with 200 and noise."""
     assert {check.level for check in cluster_launch.compare_hosts(SIDE, SIDE, "b")} == {CheckLevel.OK}
     other = replace(SIDE, **{field: "other"})
@@ -118,7 +118,7 @@ def test_each_thing_that_has_to_be_the_same_is_compared(field):
     assert len(list(cluster_launch.compare_hosts(SIDE, unknown, "b"))) == 4
 
 
-def test_other_flags_or_other_files_are_another_side(folders, tmp_path):
+def test_different_flags_or_files_change_setup_digest(folders, tmp_path):
     planned = command_line.planned("demo-cpu")
     same, other = (
         cluster_launch.describe_side(command_line.planned("demo-cpu", *more)) for more in ([], ["--set", "n=3"])
@@ -143,13 +143,13 @@ def test_other_flags_or_other_files_are_another_side(folders, tmp_path):
         (["plan", "demo-cpu", "--peer", "a", "--set", "distributed-executor-backend=ray"], "Ray"),
     ],
 )
-def test_what_this_machine_knows_is_said_without_a_connection(words, said, folders, capsys, monkeypatch):
+def test_local_mistakes_are_refused_without_connection(words, said, folders, capsys, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert main(words) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_plan_without_its_peers_shows_words_for_them(folders):
+def test_plan_without_peers_shows_placeholders(folders):
     text = describe_plan(command_line.planned("gemma-4-31b", "--variant", "gb10-pair", "--gpu", "gb10"))
     assert "# rank 1, on HOST_1" in text
     assert "--master-addr ADDRESS_0" in text

@@ -70,7 +70,7 @@ def test_two_gb10s_with_roce(profile, tmp_path, pytestconfig):
         ((), {"env.NCCL_NET": "IB"}, "any device"),
     ],
 )
-def test_the_launch_says_over_which_devices_nccl_was_to_talk(devices, settings, expected):
+def test_launch_records_roce_devices_meant_for_nccl(devices, settings, expected):
     ends = (ClusterHost("", "10.0.0.1", "eth0", devices), ClusterHost("b", "10.0.0.2", "eth0", devices))
     recipe = recipe_loader.find_recipe("gemma-4-31b")
     resolved = resolve_recipe(recipe, Hardware.GB10, profile="seed", variant="gb10-pair", settings=settings)
@@ -92,7 +92,7 @@ def test_only_the_first_rank_has_an_api():
     assert flag(first, "--speculative-config") == flag(second, "--speculative-config")
 
 
-def test_the_time_and_the_port_of_a_recipe_win():
+def test_recipe_timeout_and_master_port_win():
     first, _ = words_of(build_plan(resolve(distributed_timeout_seconds=20, master_port=29777)))
     assert first.count("--distributed-timeout-seconds") == first.count("--master-port") == 1
     assert (flag(first, "--distributed-timeout-seconds"), flag(first, "--master-port")) == ("20", "29777")

@@ -79,7 +79,7 @@ def test_the_sizes_are_those_of_decode_steps(tokens, settings, sizes):
         ("qwen3.5-35b-a3b", "0.26.0", 15, "1"),
     ],
 )
-def test_the_v2_runner_is_taken_where_the_drafter_would_stay_eager(name, vllm, tokens, variable):
+def test_v2_runner_is_planned_for_eager_drafter(name, vllm, tokens, variable):
     assert planned(name=name, vllm=vllm, tokens=tokens).env.get(V2) == variable
 
 
@@ -96,7 +96,7 @@ def test_the_v2_runner_is_taken_where_the_drafter_would_stay_eager(name, vllm, t
         ("0.29.0", 15, {f"env.{V2}": "1"}, None),
     ],
 )
-def test_the_v2_runner_starts_with_as_many_requests_as_it_has_memory_for(mode, vllm, tokens, settings, most):
+def test_v2_runner_limits_requests_to_available_memory(mode, vllm, tokens, settings, most):
     """As it starts it verifies the drafts of all at once: 1,024 of them were too many for one H200."""
     plan = build_plan(resolve(vllm=vllm, settings=settings), mode=mode, num_speculative_tokens=tokens)
     words = [word.replace("_", "-") for word in plan.argv]
@@ -106,7 +106,7 @@ def test_the_v2_runner_starts_with_as_many_requests_as_it_has_memory_for(mode, v
     assert any("max-num-seqs" in warning for warning in plan.warnings) is (most in {"64", "256"})
 
 
-def test_the_v2_runner_gets_a_margin_of_memory():
+def test_v2_runner_keeps_memory_margin():
     before, since = (
         planned(vllm="0.28.0", settings={"gpu-memory-utilization": 0.96}),
         planned(settings={"gpu-memory-utilization": 0.96}),
@@ -127,7 +127,7 @@ def test_the_v2_runner_gets_a_margin_of_memory():
         (Hardware.H200, "0.26.0", {"attention-backend": "TRITON_ATTN"}, False),
     ],
 )
-def test_flashinfer_is_refused_where_it_falls_back_to_eager(hardware, vllm, settings, refused):
+def test_flashinfer_is_refused_where_it_stays_eager(hardware, vllm, settings, refused):
     resolved = resolve(hardware=hardware, vllm=vllm, settings=settings)
     if not refused:
         apply_graphs_mode(resolved, 15)

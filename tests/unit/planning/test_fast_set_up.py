@@ -79,7 +79,7 @@ def test_what_is_set_by_hand_wins():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fast_set_up_that_is_none_is_refused(asked, why):
+def test_impossible_fast_set_up_is_refused(asked, why):
     with pytest.raises(UsageError, match=why):
         planned(set_up=SetUp.FAST, **asked)
 

@@ -36,14 +36,14 @@ def test_what_does_not_go_together_is_named(batched, length, sequences, chunked)
     assert f"{batched}" in problem
 
 
-def test_a_length_that_is_not_known_refuses_nothing():
+def test_unknown_model_length_refuses_nothing():
     words = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8k", "--max-model-len"]
     assert serve_flags.find_mistakes("0.33.0", [*words, "auto"]) == []
     assert serve_flags.find_mistakes("0.33.0", [*words, "8000"]) == []
     assert serve_flags.find_mistakes("0.33.0", [*words, "8K"])
 
 
-def test_the_published_try_of_the_laptop_is_refused():
+def test_published_failing_laptop_attempt_is_refused():
     """It was published that it refuses to start; an installed engine's parser does not know."""
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
     setup = resolution.resolve_recipe(recipe, Hardware.RTX_5090_LAPTOP, settings={"enable-chunked-prefill": False})

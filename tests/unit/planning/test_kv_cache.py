@@ -14,7 +14,7 @@ PER_TOKEN = 2 * 4 * 64 * 2  # bytes in one layer of SMALL: keys and values, head
 
 
 @pytest.mark.parametrize(("name", "drafter_layers"), [("eager", 0), ("dflash", 2), ("ci_warm_dflash", 2)])
-def test_it_is_what_vllm_said_on_a_cpu(name, drafter_layers):
+def test_kv_cache_size_matches_vllm_on_cpu(name, drafter_layers):
     """The toy pair: four layers and two of the drafter, each with two heads of 32."""
     requests = recordings.said(
         f"cpu-vllm-0.32.0/{name}", r"Maximum concurrency for 4,096 tokens per request: ([\d.]+)x"
@@ -54,7 +54,7 @@ def test_layer_kinds(words, kinds):
     assert kv_cache.classify_layers(replace(SMALL, **words)) == kinds.split()
 
 
-def test_a_sliding_layer_keeps_its_window_and_what_is_under_way():
+def test_sliding_layer_keeps_window_plus_batch():
     """A long request costs a sliding layer no more than that, and a short one no more than its length."""
     model = replace(SMALL, layer_types=("sliding_attention",) * 7 + ("full_attention",), sliding_window=1024)
     cache = KvCache((model,), in_flight=2048)
@@ -62,7 +62,7 @@ def test_a_sliding_layer_keeps_its_window_and_what_is_under_way():
     assert cache.needed(2000) == PER_TOKEN * 8 * 2000
 
 
-def test_a_linear_layer_keeps_a_state_per_drafted_token():
+def test_linear_layer_keeps_state_per_drafted_token():
     model = replace(
         SMALL, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
         linear_value_head_dim=32, linear_conv_kernel_dim=4,
@@ -75,7 +75,7 @@ def test_a_linear_layer_keeps_a_state_per_drafted_token():
         assert drafting.needed(length) == 2 * PER_TOKEN * length + states
 
 
-def test_a_layer_of_mamba_keeps_a_state_per_drafted_token():
+def test_mamba_layer_keeps_state_per_drafted_token():
     """Nemotron 3.5 Lightning has six layers of attention among 52: 6 KiB for each token, as published.
 
     Its 26 layers of Mamba are padded to five groups of six.
@@ -94,7 +94,7 @@ def test_a_layer_of_mamba_keeps_a_state_per_drafted_token():
 
 
 @pytest.mark.parametrize(("dtype", "number"), [("auto", 4), ("float32", 4), ("float16", 2), ("bfloat16", 2)])
-def test_states_are_as_wide_as_their_own_type_says(dtype, number):
+def test_state_size_follows_its_own_dtype(dtype, number):
     """That of vLLM's --mamba-ssm-cache-dtype; the convolution's tail is in that of the model."""
     linear = replace(
         SMALL, full_attention_interval=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
@@ -108,7 +108,7 @@ def test_states_are_as_wide_as_their_own_type_says(dtype, number):
 
 
 @pytest.mark.parametrize(("more", "bytes_per_token"), [({}, 2 * 576), ({"index_head_dim": 128}, 2 * 576 + 132)])
-def test_a_latent_vector_is_kept_whole_by_every_gpu(more, bytes_per_token):
+def test_every_gpu_keeps_whole_latent_vector(more, bytes_per_token):
     """DeepSeek V3's 61 layers keep 68.6 KiB of a token, however many heads they have; V3.2's an index as well."""
     model = ModelConfig(num_hidden_layers=61, num_key_value_heads=128, head_dim=128, kv_lora_rank=512,
                         qk_rope_head_dim=64, **more)  # fmt: skip
@@ -117,13 +117,13 @@ def test_a_latent_vector_is_kept_whole_by_every_gpu(more, bytes_per_token):
 
 
 @pytest.mark.parametrize("words", [{"linear_attn_config": {"kda_layers": [1]}}, {"compress_ratios": [0, 4]}])
-def test_of_layers_that_nobody_here_knows_nothing_is_computed(words):
+def test_unknown_layers_leave_kv_cache_size_unknown(words):
     model = kv_cache.read_model_shape({"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64, **words})
     cache = KvCache((model,), in_flight=0)
     assert (cache.needed(1000), cache.unknown) == (None, ("KV cache",))
 
 
-def test_a_config_json_is_read_with_its_language_part():
+def test_nested_language_config_is_read():
     """A model that reads images has it nested; its outer numbers are of something else."""
     inner = {"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64, "rope_theta": 1e6}
     nested = {"model_type": "x", "vision_config": {"num_hidden_layers": 99}, "hidden_size": 1, "text_config": inner}
@@ -134,6 +134,6 @@ def test_a_config_json_is_read_with_its_language_part():
     )
 
 
-def test_heads_come_from_the_width_when_it_is_not_said():
+def test_head_width_is_derived_from_hidden_size():
     model = ModelConfig(num_hidden_layers=1, num_key_value_heads=2, hidden_size=512, num_attention_heads=8)
     assert KvCache((model,), in_flight=0).needed(10) == 2 * 2 * 64 * 2 * 10

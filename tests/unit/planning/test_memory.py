@@ -51,7 +51,7 @@ def share(found: MemoryEstimate, name: str) -> int:
         ("g26-dflash-compile", Mode.COMPILE, 15),
     ],
 )
-def test_it_is_what_vllm_said_on_an_h200(name, mode, tokens):
+def test_memory_estimate_matches_vllm_on_h200(name, mode, tokens):
     """The cache of a request within 1 %, what else is taken within 15 %, the number of requests within 5 %."""
     log = f"h200-vllm-0.26.0/{name}"
     available = recordings.said(log, r"Available KV cache memory: ([\d.]+) GiB")
@@ -86,7 +86,7 @@ def test_it_is_what_vllm_said_on_an_h200(name, mode, tokens):
         ({"max_num_seqs": 4, "max_num_batched_tokens": 8192, "max_model_len": 16384}, 1.54, 78.44, 20.90),
     ],
 )
-def test_it_is_what_vllm_said_with_other_batches(flags, peak, available, requests):
+def test_memory_estimate_matches_vllm_with_other_batches(flags, peak, available, requests):
     """Two more runs of vLLM 0.26.0 on an H200 (2026-11-21), launched by this program; the figures are of their logs."""
     found = made(gpu_memory_utilization=0.92, **flags)
     assert share(found, "activations") / GIB == pytest.approx(peak, rel=0.1)
@@ -110,7 +110,7 @@ def test_padding_beside_a_drafter_is_counted():
     assert needed / GIB == pytest.approx(15.45 / 2.68, rel=0.03)
 
 
-def test_the_head_of_a_target_has_a_kv_cache():
+def test_mtp_head_adds_to_kv_cache():
     """One more layer of full attention."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.5-122b-a10b"), Hardware.H200, method=Method.MTP)
     without = replace(made, method=Method.NONE, drafter=None)
@@ -118,21 +118,21 @@ def test_the_head_of_a_target_has_a_kv_cache():
     assert (drafting.kv_needed or 0) > (plain.kv_needed or 0) > 0
 
 
-def test_a_quantization_on_the_command_line_is_counted():
+def test_quantization_by_flag_reduces_weights():
     """The weights of the layers take half in FP8, the embeddings what they took."""
     plain, halved = (share(made(quantization=name), "weights") for name in (None, "fp8"))
     embeddings = 2 * 2 * 262_144 * 2816
     assert halved == pytest.approx(embeddings + (plain - embeddings) / 2, rel=0.05)
 
 
-def test_two_batches_are_under_way_from_0_26_on():
+def test_two_batches_overlap_since_0_26():
     old, new = (made(vllm=vllm, max_num_batched_tokens=2048).kv_needed for vllm in ("0.25.1", "0.26.0"))
     assert old is not None
     assert new is not None
     assert new - old == 25 * 2 * 8 * 256 * 2 * 2048
 
 
-def test_what_is_unknown_is_named_and_not_counted(snapshot):
+def test_unknown_sizes_are_named_and_not_counted(snapshot):
     """The sums are lower bounds then; nothing unknown passes for nothing."""
     found = gemma()
     nothing = replace(found, target=replace(found.target, size_gb=None, config=None))
@@ -161,7 +161,7 @@ def test_what_is_unknown_is_named_and_not_counted(snapshot):
         ("someone/gpt-v1.5", "MXFP4", None, None),
     ],
 )
-def test_weights_of_unknown_size_take_at_least_what_the_name_says(model, quantization, flag, size):
+def test_model_name_gives_lower_bound_for_weights(model, quantization, flag, size):
     """Which may be too much for a GPU, and never enough to say that it fits."""
     resolved = gemma(**({"quantization": flag} if flag else {}))
     nameless = replace(resolved, target=replace(resolved.target, model=model, quantization=quantization, size_gb=None))
@@ -170,13 +170,13 @@ def test_weights_of_unknown_size_take_at_least_what_the_name_says(model, quantiz
     assert estimate.unknown == ("weights",)
 
 
-def test_a_recipe_says_how_many_weights_there_are_where_the_name_does_not():
+def test_recipe_gives_weight_count_missing_in_name():
     resolved = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.8-flash-next"), Hardware.RTX_5090)
     weights = memory.estimate_memory(resolved, H200, mode=Mode.EAGER, tokens=0).shares[0]
     assert (weights.size, weights.least) == (250_000_000_000 // 4, True)  # over four cards
 
 
-def test_files_on_this_machine_win_over_the_recipe():
+def test_local_files_win_over_recipe_sizes():
     """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
     found = gemma()
     model = replace(SMALL, max_position_embeddings=4096)
@@ -214,7 +214,7 @@ def test_eight_bits_halve_the_cache():
     assert half.fixed == full.fixed
 
 
-def test_states_of_mamba_are_as_wide_as_their_flag_says():
+def test_mamba_state_size_follows_its_flag():
     model = replace(SMALL, layers_block_type=("mamba",) * 8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16)
     needed = [
         memory.estimate_memory(
@@ -272,7 +272,7 @@ def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
     assert memory.read_batch_limits(given, GpuMemory(hardware, total, total, unified=False)) == (4096, 4)
 
 
-def test_the_vision_encoder_is_counted_where_images_are_served(monkeypatch):
+def test_vision_encoder_counts_only_if_images_served(monkeypatch):
     """Apart from the files' weights, which hold it, and beside those that were measured for text alone."""
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
 
@@ -295,7 +295,7 @@ def test_the_vision_encoder_is_counted_where_images_are_served(monkeypatch):
     assert "vision encoder" not in alone
 
 
-def test_a_vision_encoder_is_read_from_the_config_of_the_hub():
+def test_vision_encoder_size_comes_from_hub_config():
     vision = {"model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
               "patch_size": 16, "position_embedding_size": 10240, "standardize": True}  # fmt: skip
     shape = read_model_shape({"text_config": {"hidden_size": 5376}, "vision_config": vision})

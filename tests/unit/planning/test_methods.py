@@ -99,7 +99,7 @@ def test_none_is_the_baseline():
         (Method.NGRAM, "0.33.0", {"drafter.model": "a/b"}, "omit"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_can(method, vllm, settings, hint):
+def test_impossible_method_is_refused_with_possible_alternative(method, vllm, settings, hint):
     with pytest.raises(UsageError) as refused:
         build_plan(
             resolve_recipe(RECIPE, method=method, engine=recipe_loader.engine_for_release(vllm), settings=settings)
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_with_what_can(method, vllm, settings, hint):
     assert refused.value.hint.startswith(hint)
 
 
-def test_figures_belong_to_the_method_that_made_them():
+def test_published_figures_belong_to_their_method():
     def speeds(method: Method | None) -> list[object]:
         resolved = resolve_recipe(recipe_loader.find_recipe(GEMMA), Hardware.H100, method=method)
         return [(band.tok_s and band.tok_s[0], bool(band.set_up)) for band in build_plan(resolved).expected]
@@ -118,7 +118,7 @@ def test_figures_belong_to_the_method_that_made_them():
     assert speeds(Method.NONE)[0] == (306.4, False)
 
 
-def test_graphs_mode_asks_for_no_other_runner_where_nothing_drafts_on_the_gpu():
+def test_graphs_mode_keeps_runner_without_gpu_drafter():
     recipe, engine = recipe_loader.find_recipe(GEMMA), recipe_loader.engine_for_release("0.26.0")
     runner = {
         method: build_plan(resolve_recipe(recipe, Hardware.H200, method=method, engine=engine), mode=Mode.GRAPHS).env
@@ -130,7 +130,7 @@ def test_graphs_mode_asks_for_no_other_runner_where_nothing_drafts_on_the_gpu():
 @pytest.mark.parametrize(
     "name", ["demo-cpu", GEMMA, "gemma-4-31b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3-coder-next"]
 )
-def test_every_method_that_a_shipped_recipe_offers_can_be_planned(name):
+def test_every_offered_method_of_recipe_is_plannable(name):
     recipe = recipe_loader.find_recipe(name)
     for hardware in recipe.hardware or [Hardware.CPU]:
         for method in resolution.list_methods(recipe):
@@ -151,7 +151,7 @@ def test_every_method_that_a_shipped_recipe_offers_can_be_planned(name):
         ("drafter: {model: a/b}\nmethod: dflash2", "method"),
     ],
 )
-def test_what_a_method_lacks_is_named_with_its_line(tmp_path, change, place):
+def test_missing_method_field_is_named_with_line(tmp_path, change, place):
     path = tmp_path / "mine.yaml"
     head = "title: x\nstatus: reported\nengine: {vllm: 0.33.0}\ntarget: {model: a/t, served_name: t}\n"
     path.write_text(f"{head}num_speculative_tokens: 3\n{change}\n")

@@ -58,7 +58,7 @@ def by_panel(name: str, variant: str) -> PlannedLaunch:
 
 
 @pytest.mark.parametrize(("name", "variant"), [*RECIPES, PAIR])
-def test_the_command_line_and_the_panel_plan_the_same(name, variant, machine):
+def test_command_line_and_panel_make_same_plan(name, variant, machine):
     """The request, the GPUs and the memory on them, too; and a request that is kept leads to its plan again."""
     for cards in machines(name):
         machine(*cards)
@@ -69,7 +69,7 @@ def test_the_command_line_and_the_panel_plan_the_same(name, variant, machine):
 
 
 @pytest.mark.parametrize(("name", "variant"), RECIPES)
-def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, machine):
+def test_launch_outline_agrees_with_its_plan(name, variant, machine):
     for cards in machines(name):
         machine(*cards)
         choice, recipe = select(name, variant)
@@ -81,7 +81,7 @@ def test_the_outline_of_a_launch_is_that_of_its_plan(name, variant, machine):
             assert outline.tokens == planned.plan.num_speculative_tokens, cards
 
 
-def test_a_recipe_whose_patch_is_broken_is_not_outlined(machine):
+def test_recipe_with_broken_patch_gets_no_outline(machine):
     machine(a_gpu(Hardware.GB10))
     choice, recipe = select("gemma-4-31b", "")
     own = paths.user_patches_folder() / f"{next(iter(choice.plan(recipe).resolved.patches))}.yaml"

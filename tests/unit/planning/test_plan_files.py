@@ -70,14 +70,14 @@ def test_a_plan_reads_as_it_did(name, monkeypatch, pytestconfig):
     assert path.read_text() == text
 
 
-def test_each_recipe_class_and_profile_has_a_text():
+def test_every_recipe_class_and_profile_has_snapshot():
     written = [CHOICES[name] for name in TEXTS]
     for place in range(3):
         assert {choice[place] for choice in written} == {choice[place] for choice in CHOICES.values()}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_patch_is_for_the_engine_that_it_is_asked_of(recipe):
+def test_planned_patches_fit_release_of_their_engine(recipe):
     """A plan's patches name the release and the distribution that its profile installs; the others say why not."""
     for name, hardware, profile, variant in list_choices(recipe):
         made = resolution.resolve_recipe(
@@ -108,7 +108,7 @@ SEED = {
 
 
 @pytest.mark.parametrize("recipe", [*SEED])
-def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe):
+def test_seed_needs_patches_and_newest_release_none(recipe):
     """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32.
 
     All need the blocks of the first drafts up to 0.22, and all with z-lab's drafters its layers up to 0.21.
@@ -135,7 +135,7 @@ def test_the_seed_needs_its_patches_and_the_newest_release_none(recipe):
     }.get(recipe, ())
 
 
-def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot):
+def test_gb10_cuda12_build_gets_patch_or_variable(snapshot):
     """The patch where the environment may be patched, else the variable; the plan says which, and why."""
     built = EngineSpec(vllm="0.20.2", packages=("vllm==0.20.2+cu129", "torch==2.11.0+cu129"))
     made = resolution.resolve_recipe(
@@ -164,7 +164,7 @@ def test_a_gb10_with_a_build_for_cuda_12_gets_the_patch_or_the_variable(snapshot
     )
 
 
-def test_an_alternative_takes_the_place_of_what_it_replaces():
+def test_alternative_patch_replaces_its_counterpart():
     """Its partner stays, and the release is not asked for a key that the patch stands for."""
     by_hand = {"patches.dflash-selector-scope": True}
     old = recipe_loader.engine_for_release("0.20.2")
@@ -180,7 +180,7 @@ def test_an_alternative_takes_the_place_of_what_it_replaces():
 
 
 @pytest.mark.parametrize("vllm", ["0.25.1", "0.29.0", "0.30.0", "0.33.0"])
-def test_a_hybrid_with_prefix_caching_keeps_its_last_block(vllm):
+def test_hybrid_with_prefix_caching_keeps_last_block(vllm):
     """By a patch from 0.26 to 0.29, by a key that later releases have up to 0.32, and then by vLLM itself."""
     key, name = "disable_eagle_block_drop", "dflash-no-block-drop"
     recipe, engine = recipe_loader.find_recipe("qwen3.5-35b-a3b"), recipe_loader.engine_for_release(vllm)
@@ -199,7 +199,7 @@ def test_a_hybrid_with_prefix_caching_keeps_its_last_block(vllm):
 
 
 @pytest.mark.parametrize("version", ["0.33.1rc1.dev7", "0.24.0rc1"])
-def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
+def test_nightly_keeps_patch_and_upstream_setting(version):
     """Its number does not tell whether the patch is needed; upstream's own way to the same end is not thrown away."""
     engine = EngineSpec(vllm=version, packages=(f"vllm=={version}",))
     plan = plan_of("gemma-4-26b-a4b", Hardware.H100, engine=engine)
@@ -207,7 +207,7 @@ def test_a_nightly_keeps_what_a_patch_would_stand_for(version):
     assert '"attention_backend": "flash_attn"' in " ".join(plan.argv)
 
 
-def test_an_experimental_patch_is_planned_only_by_name():
+def test_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
     assert "gemma4-dflash-embed-scale" not in {

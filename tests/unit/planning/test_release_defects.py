@@ -41,7 +41,7 @@ def defects(recipe: str, vllm: str, settings: Mapping[str, Any] = NOTHING, **cho
         ("0.25.0rc1", []),  # no release
     ],
 )
-def test_a_plan_says_what_is_wrong_with_its_release(vllm, references):
+def test_plan_names_defects_of_its_release(vllm, references):
     """And which release is the first without it; what is in a development build nobody can tell from its number."""
     found = defects("gemma-4-26b-a4b", vllm)
     assert [reference for text in found for reference in references if reference in text] == references
@@ -49,14 +49,14 @@ def test_a_plan_says_what_is_wrong_with_its_release(vllm, references):
     assert all("--vllm 0.2" in text for text in found)
 
 
-def test_a_defect_that_a_patch_mends_is_gone_with_it():
+def test_patch_removes_the_defect_it_mends():
     name = "gemma4-draft-mm-prefix"
     [unmended] = [text for text in defects("gemma-4-26b-a4b", "0.23.0") if "42175" in text]
     assert f"--set patches.{name}=true" in unmended
     assert not [text for text in defects("gemma-4-26b-a4b", "0.23.0", {f"patches.{name}": True}) if "42175" in text]
 
 
-def test_a_patch_that_was_left_out_is_missed():
+def test_plan_warns_of_needed_but_disabled_patch():
     """Where the release needs it: the plan says what goes wrong without it, and since when upstream has it."""
     without = {"patches.dflash-aux-layers": False}
     [missed] = [text for text in defects("qwen3.5-27b", "0.21.0", without) if "40727" in text]
@@ -75,7 +75,7 @@ def test_a_variant_has_its_own():
     assert defects("gemma-4-31b", "0.24.0") == ()
 
 
-def test_a_defect_begins_and_ends_with_a_release():
+def test_defect_covers_releases_from_start_to_fix():
     """The first release that has it is in, the first that does not is not; without an end all later ones have it."""
     releases = [Version(text) for text in ("0.20.2", "0.21.0", "0.23.0", "0.24.0")]
 

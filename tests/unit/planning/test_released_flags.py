@@ -47,7 +47,7 @@ def read_parsers(version: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_flag_is_one_that_the_release_was_read_to_have(name):
+def test_every_flag_exists_in_planned_release(name):
     for version, flags in list_flags(name).items():
         assert {flag.partition(".")[0] for flag in flags} - serve_flags.list_flags(version) == set()
 
@@ -55,7 +55,7 @@ def test_every_flag_is_one_that_the_release_was_read_to_have(name):
 @pytest.mark.index
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
-def test_every_flag_and_parser_is_in_the_wheel_of_its_release(version):
+def test_flags_and_parsers_exist_in_release_wheel(version):
     try:
         flags, parsers = vllm_flags.read_flags(version), read_parsers(version)
     except requests.RequestException as error:
@@ -75,7 +75,7 @@ def test_every_flag_and_parser_is_in_the_wheel_of_its_release(version):
 @pytest.mark.index
 @pytest.mark.long
 @pytest.mark.parametrize("version", recipe_loader.load_releases())
-def test_every_key_of_a_speculative_config_is_in_the_wheel_of_its_release(version):
+def test_speculative_config_keys_exist_in_release_wheel(version):
     """Those of shipped recipes by each of their methods, and those that a derived pair has on some machine."""
     try:
         keys = vllm_flags.read_speculation_keys(version)
@@ -93,7 +93,7 @@ def test_every_key_of_a_speculative_config_is_in_the_wheel_of_its_release(versio
                     assert json.loads(config).keys() - keys == set(), (name, method)
 
 
-def test_every_method_of_every_recipe_is_in_its_release():
+def test_every_recipe_method_exists_in_its_release():
     """A plan is refused where the release does not have the method; none of a shipped recipe is."""
     for name in RECIPES:
         recipe = recipe_loader.find_recipe(name)

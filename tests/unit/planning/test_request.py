@@ -20,7 +20,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def test_it_is_typed_as_the_command_line_has_it():
+def test_request_becomes_command_line_options():
     assert LaunchRequest(recipe="toy").to_command() == "dflash-tui up toy"
     assert FULL.to_argv() == [
         "toy", "--profile", "seed", "--variant", "fp8", "--mode", "eager", "--port", "8123",
@@ -46,7 +46,7 @@ def test_the_options_of_earlier_releases_are_read():
     assert LaunchRequest.from_options({"": "toy"}) == LaunchRequest(recipe="toy")
 
 
-def test_a_plan_of_an_earlier_release_is_the_same_plan():
+def test_plan_of_earlier_release_is_upgraded_unchanged():
     """Its fields have other names, and its request is a mapping of options."""
     plan = msgspec.structs.replace(
         a_plan(), request=FULL, recipe="toy", skipped_patches={"a": "b"}, disabled_patches=("c",), deviations={"d": "e"}
@@ -60,7 +60,7 @@ def test_a_plan_of_an_earlier_release_is_the_same_plan():
     assert msgspec.convert(upgrade_plan(fields | {"asked": {}}), Plan).request is None
 
 
-def test_a_label_of_before_says_each_thing_once():
+def test_repeated_part_of_old_label_is_removed():
     """By hand and by the settings, in any record; what only looks alike stays."""
     label = "random weights, synthetic acceptance length 7.8; synthetic acceptance"
     data = msgspec.json.encode({"plan": {"recipe": "toy", "synthetic": label}})
@@ -79,7 +79,7 @@ def test_secrets_are_left_out():
     assert (without.settings["env.X_TOKEN"] != "secret", without.settings["z"]) == (True, "1")
 
 
-def test_settings_are_yaml_but_for_names_and_variables():
+def test_settings_are_yaml_except_names_and_variables():
     """1.10 is not 1.1 where it is a name; null takes a key away everywhere."""
     values = parse_settings(
         {"a": "1", "b": "{x: [1]}", "env.C": "1.10", "target.model": "true", "env.D": "null", "e": ""}

@@ -44,7 +44,7 @@ def read_words(cell: str) -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_a_system_shows_what_was_published_of_it(row, monkeypatch):
+def test_plan_shows_published_figures_of_system(row, monkeypatch):
     """Each number of the page is in what the plan says of published figures."""
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     planned = command_line.planned(*read_words(row[1]))
@@ -63,7 +63,7 @@ def test_a_variants_own_figure_comes_first(monkeypatch):
 
 
 @pytest.mark.parametrize("command", LAUNCHES)
-def test_a_system_is_launched_as_it_was_published(command, monkeypatch):
+def test_system_plan_matches_its_published_launch(command, monkeypatch):
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     assert any(read_words(row[1]) == shlex.split(command) for row in ROWS)
     plan = command_line.planned(*shlex.split(command)).plan
@@ -73,7 +73,7 @@ def test_a_system_is_launched_as_it_was_published(command, monkeypatch):
 
 
 @pytest.mark.parametrize("more", ["--method none", "--vllm 0.23.0", "--set patches.dflash-lookahead-block=false"])
-def test_no_patch_is_explained_that_is_not_applied(more, monkeypatch):
+def test_unapplied_patch_is_not_explained(more, monkeypatch):
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     plan = command_line.planned(*shlex.split(f"gemma-4-31b --gpu gb10 --profile seed {more}")).plan
     assert "dflash-lookahead-block" not in {*plan.patches, *plan.deviations}
@@ -90,7 +90,7 @@ def test_whether_a_system_fits_is_known(row, monkeypatch):
         assert planned.memory.unknown == ()
 
 
-def test_every_published_speed_of_a_seed_is_on_the_page():
+def test_every_published_seed_speed_is_on_page():
     """The larger end of each range that a plan of these systems shows of its own class."""
     page = " ".join(row[2] for row in ROWS)
     assert len(ROWS) >= 18

@@ -10,7 +10,7 @@ from dflash_tui.planning.recipes.resolution import find_recipe_mistakes, list_fl
 from tests.support import vllm_flags
 
 
-def test_each_release_of_the_table_has_its_names():
+def test_every_listed_release_has_its_flags():
     for version in vllm_flags.list_listed():
         assert len(serve_flags.list_flags(version)) > 200
     assert serve_flags.list_flags("0.9.0") == frozenset()
@@ -39,7 +39,7 @@ def test_what_vllm_takes_passes(name):
         ("0.33.0", "calculate-kv-scales", ""),  # of an earlier one
     ],
 )
-def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, name, nearest):
+def test_flag_missing_in_release_suggests_nearest(vllm, name, nearest):
     [problem] = serve_flags.find_mistakes(vllm, [f"--{name}"])
     assert f"no flag --{name}" in problem
     assert f"did you mean --{nearest}?" in problem or not nearest
@@ -54,12 +54,12 @@ def test_a_flag_that_a_release_does_not_have_is_named_with_the_nearest(vllm, nam
         ("--speculative-conf.method", "--speculative-config.method,"),
     ],
 )
-def test_a_flag_that_is_written_short_is_named(flag, whole):
+def test_abbreviated_flag_is_named_in_full(flag, whole):
     [problem] = serve_flags.find_mistakes("0.33.0", [flag, "8"])
     assert whole in problem
 
 
-def test_a_setting_that_no_release_has_is_refused():
+def test_setting_unknown_to_release_is_refused():
     serve_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
     with pytest.raises(UsageError, match=r"--set max-num-sqs: .* did you mean --max-num-seqs"):
         serve_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
@@ -70,7 +70,7 @@ def test_what_is_set_beside_flags_is_none():
     assert list_flag_settings(dict.fromkeys(others, 1) | {"max_modl_len": 1, "gone": None}) == ["max_modl_len"]
 
 
-def test_the_shipped_recipes_would_start_by_their_releases():
+def test_shipped_recipes_pass_flag_check_of_release():
     """In each class, profile, variant and method, or a launch would be refused before its engine is installed."""
     recipes, _ = recipe_loader.load_all_recipes()
     assert {name: found for name, recipe in recipes.items() if (found := find_recipe_mistakes(recipe))} == {}

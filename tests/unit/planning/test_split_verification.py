@@ -57,7 +57,7 @@ def test_it_is_offered_where_triton_verifies(recipe, hardware, tokens):
         ("0.32.0", {"n": 15}, 0),
     ],
 )
-def test_it_is_offered_where_fewer_drafts_are_split_and_these_are_not(vllm, settings, tokens):
+def test_split_verification_is_offered_only_if_helpful(vllm, settings, tokens):
     """One release splits up to eight tokens; the patch, fewer drafts and another backend leave nothing to offer."""
     assert offered("gemma-4-26b-a4b", Hardware.H200, vllm, settings) == tokens
 

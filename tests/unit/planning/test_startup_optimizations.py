@@ -64,7 +64,7 @@ def test_engines_share_no_cache_root():
         ({}, StartConditions(exported=frozenset({METHOD})), METHOD),
     ],
 )
-def test_where_vllm_spawns_fork_is_left_out_and_refused(settings, conditions, cause):
+def test_fork_is_refused_where_vllm_spawns(settings, conditions, cause):
     plan = planned(settings=settings, conditions=conditions)
     assert cause in plan.start_left_out["fork"]
     assert plan.env.get(METHOD) != "fork"
@@ -80,7 +80,7 @@ def test_where_vllm_spawns_fork_is_left_out_and_refused(settings, conditions, ca
         ({}, StartConditions(failed={"fork": "it hung"})),
     ],
 )
-def test_a_doubtful_measure_is_taken_by_name_only(settings, conditions):
+def test_doubtful_startup_measure_is_taken_by_name(settings, conditions):
     """Nobody measured fork on several GPUs, and what failed with an engine is not tried again unasked."""
     plan = planned(settings=settings, conditions=conditions)
     assert "fork" not in plan.start
@@ -88,7 +88,7 @@ def test_a_doubtful_measure_is_taken_by_name_only(settings, conditions):
     assert planned(settings=settings | {"start.fork": True}, conditions=conditions).env[METHOD] == "fork"
 
 
-def test_a_cpu_captures_nothing_and_forks_only_with_its_patch():
+def test_cpu_plan_forks_only_with_its_patch():
     plan = planned("demo-cpu", mode=Mode.EAGER)
     assert ({*plan.start_left_out}, plan.env[METHOD]) == ({"startup-plan"}, "fork")
     assert {"modelinfos", "cache-root", "fork", "warm-up"} <= {*plan.start}
@@ -100,7 +100,7 @@ def test_a_cpu_captures_nothing_and_forks_only_with_its_patch():
         planned("demo-cpu", mode=Mode.EAGER, settings=off | {"start.fork": True})
 
 
-def test_a_release_without_a_measure_is_named_with_the_one_that_has_it():
+def test_missing_startup_measure_names_release_with_it():
     plan = planned(vllm="0.25.1")
     assert "startup-plan" not in plan.start
     assert PLAN not in plan.env
@@ -138,7 +138,7 @@ def test_loaders_are_offered_and_never_taken_unasked(loader):
             planned(vllm="0.32.0", settings={f"start.{loader}": True} | settings)
 
 
-def test_text_only_needs_a_recipe_that_says_so():
+def test_text_only_start_needs_recipe_support():
     """Gemma 4 31B's says that it takes no images; a server for both must not lose its eyes."""
     assert "--language-model-only" not in planned("gemma-4-31b").argv
     assert "--language-model-only" in planned("gemma-4-31b", settings={"start.text-only": True}).argv
@@ -152,7 +152,7 @@ def test_a_wrong_setting_is_refused(settings):
         planned(settings=settings)
 
 
-def test_the_plan_says_seconds_and_source_of_each():
+def test_plan_states_seconds_and_source_per_measure():
     resolved = resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
     plan = planned(conditions=StartConditions(on_wsl=True))
     assert plan.env[WSL_PINS] == "1"

@@ -18,7 +18,7 @@ LOCAL = Endpoint("http://[::1]:8000/v1", 'it\'s "odd" $(x)')
 
 @pytest.mark.parametrize("program", ClientProgram)
 @pytest.mark.parametrize("endpoint", [OPEN, LOCAL])
-def test_every_form_names_the_server_and_never_the_key(program, endpoint, monkeypatch):
+def test_client_wiring_names_server_without_its_key(program, endpoint, monkeypatch):
     """The variable stands in it where the server asks for a key, and nowhere else."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
     form = format_wiring(endpoint, program)

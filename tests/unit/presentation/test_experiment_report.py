@@ -29,7 +29,7 @@ def a_report(speeds: tuple[float, ...] = (10.0, 18.5), **changes) -> ExperimentR
 
 
 @pytest.mark.parametrize(("network", "words"), [("", []), ("IB", ["RoCE"]), ("Socket", ["sockets"])])
-def test_the_link_of_another_host_is_what_nccl_said_of_it(network, words):
+def test_report_shows_link_that_nccl_used(network, words):
     design = a_design()
     host = HostFacts("spark-b", address="10.0.0.2", interface="eth0", devices=("rocep1s0f1",), network=network)
     measured = [replace(boot, hosts=(host,)) for boot in boots(design, (10.0, 18.5))]
@@ -85,7 +85,7 @@ def test_the_rule_and_its_figures_are_stated():
     assert all(f"{100 * (cv or 0.0):.1f} %" in line for cv in one.cvs)
 
 
-def test_an_arm_without_a_cache_has_no_cached_start():
+def test_arm_without_cache_has_no_cached_start():
     """Each start of eager is like any other: it stands once in the table and once among the bars."""
     report = a_report()
     table = tables.build_arms_table(report.design, report.boots)
@@ -192,7 +192,7 @@ def test_columns_without_room_are_left_out_whole():
     ]
 
 
-def test_figures_are_the_means_that_the_verdict_compares():
+def test_report_figures_are_means_behind_ratio():
     """Geometric means, so that their quotient is the ratio above them; an interval of another level says which."""
     design = a_design({str(n): a_plan(tokens=n) for n in (2, 4, 7)}, (0, 1, 2, 2, 1, 0), "n")
     report = verdict.build_report(design, boots(design, (10.0, 18.5, 12.0)))

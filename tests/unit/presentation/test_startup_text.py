@@ -30,7 +30,7 @@ def test_weights_say_shards_size_and_speed():
     assert after["drafter"] == "1/1 shard · 0.8 GiB · 5.7 GB/s"  # 0.859 GB in 0.15 s
 
 
-def test_compiling_says_what_each_part_took_and_whether_the_cache_helped():
+def test_compile_row_shows_parts_and_cache_use():
     """Target and drafter apart, with Dynamo and Inductor; what is not known yet is left out."""
     whole = "cold · backbone 50.0 s (Dynamo 10.0, Inductor 34.5) · eagle_head 13.1 s (Dynamo 1.2, Inductor 11.1)"
     assert notes(COMPILED, 1e9)["compile"] in {whole, whole.replace("34.5)", "34.6)")}  # 34.55 either way
@@ -38,7 +38,7 @@ def test_compiling_says_what_each_part_took_and_whether_the_cache_helped():
     assert notes("cpu-vllm-0.32.0/dflash_compile_warm", 1e9)["compile"] == "recompiled · backbone · eagle_head"
 
 
-def test_graphs_count_while_they_are_captured_and_say_their_memory():
+def test_graphs_row_shows_capture_progress_and_memory():
     """One bar after the other, then all graphs and the memory that they took."""
     assert notes(COMPILED, 158.0)["graphs"] == "32/32 mixed prefill-decode, PIECEWISE"
     assert notes(COMPILED, 159.17)["graphs"] == "32/32 decode, FULL"
@@ -61,14 +61,14 @@ def test_rows_before_with_and_after_history():
     assert format_expected(full[5].expected) == "≈ 1:02 (3 starts)"
 
 
-def test_unattributed_time_is_a_row_of_its_own():
+def test_unattributed_time_has_its_own_row():
     """What the log does not explain is neither hidden nor given to a phase; moments are not worth a row."""
     assert "unattributed" not in notes(COMPILED, 1e9)
     rows = {row.name: row for row in build_startup_rows(state(SILENT, 162.3), 164.0, None)}
     assert rows["unattributed"].seconds == pytest.approx(0.006 + 164.0 - 162.162)
 
 
-def test_the_recorded_silence_is_told_in_the_row_and_in_full(snapshot):
+def test_recorded_silence_marks_row_and_is_explained(snapshot):
     """The stalled row has a mark that needs no colour, and the full line says what is probably happening."""
     now = state(SILENT, 120.0)
     row = next(row for row in build_startup_rows(now, 120.0, None) if row.name == "jit")
@@ -78,7 +78,7 @@ def test_the_recorded_silence_is_told_in_the_row_and_in_full(snapshot):
     assert format_silence(quiet) == snapshot
 
 
-def test_a_server_that_dies_on_its_first_request_was_never_ready():
+def test_server_dying_on_first_request_stays_unready():
     """It was up and healthy; the row of the first request failed and says why."""
     healthy, refused = HealthChanged(86.0, Health.HEALTHY), RequestDone(86.3, WARM_UP, error="HTTP 500")
     dead = state(DEAD, 1e9, healthy, refused, Exited(90.0, 0))
@@ -89,7 +89,7 @@ def test_a_server_that_dies_on_its_first_request_was_never_ready():
     assert format_ready_in(dead, 90.0, None) == ""
 
 
-def test_the_cost_of_the_first_request_is_told_apart(snapshot):
+def test_first_request_row_has_its_own_seconds(snapshot):
     """The row of the first request has its own seconds, which are no part of any phase."""
     done = RequestDone(166.0, WARM_UP, tokens=8, ttft=2.25, total=3.4)
     warm = state(COMPILED, 162.7, HealthChanged(162.6, Health.HEALTHY), done, HealthChanged(166.0, Health.WARM))
@@ -112,7 +112,7 @@ def test_facts_of_a_compiled_start(snapshot):
     assert list_facts(state(COMPILED, 10.0)) == []
 
 
-def test_speculation_is_told_by_the_log_where_nothing_else_says_it(snapshot):
+def test_log_tells_speculation_only_without_counters(snapshot):
     logged = SpeculationLogged(90.0, 4.95, 584, 1036)
     assert list_facts(state(COMPILED, 10.0, logged)) == snapshot
     assert list_facts(state(COMPILED, 10.0, logged, Sampled(91.0, Counters(1.0)))) == []

@@ -30,12 +30,12 @@ def a_progress(truth: Truth = TRUTH, boots: int = 1000, budget: float = 1200.0) 
     ],
     ids=["faster", "alike", "at first", "halfway", "too short", "published"],
 )
-def test_what_is_best_is_told_as_far_as_it_is_known(progress, snapshot):
+def test_tune_outcome_names_best_setting_so_far(progress, snapshot):
     found = tune_schedule.judge_tune(progress)
     assert "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, found)) == snapshot
 
 
-def test_every_setting_has_a_row_that_says_how_it_stands():
+def test_every_tuned_setting_row_shows_its_standing():
     rows = {each.name: each for each in experiment_text.list_candidates(a_progress())}
     assert rows["graphs"].standing == "ahead"
     assert rows["published"].standing == "in the field"
@@ -45,7 +45,7 @@ def test_every_setting_has_a_row_that_says_how_it_stands():
     assert "out of memory" in failed.why
 
 
-def test_a_plan_says_budget_what_is_tried_and_what_not():
+def test_tune_plan_names_budget_candidates_and_omissions():
     design = a_tune(1200.0, AXES)
     assert design.tuning
     design = replace(design, tuning=replace(design.tuning, left_out={"load-format": "the other loaders need a GPU"}))
@@ -59,7 +59,7 @@ def test_a_plan_says_budget_what_is_tried_and_what_not():
     assert "varies" not in labels
 
 
-def test_the_report_has_the_verdict_on_the_best_alone():
+def test_tune_report_has_verdict_on_best_only():
     progress = a_progress()
     report = verdict.build_report(progress.design, progress.boots)
     report = replace(report, tune=tune_schedule.judge_tune(progress))

@@ -34,7 +34,7 @@ def said(of: Design, measured: Sequence[Boot]) -> tuple[str, ...]:
         pytest.param([10.0, 90.0, 30.0, 40.0], id="no difference would have been found below a factor"),
     ],
 )
-def test_the_headline_says_which_arm_and_how_much(speeds, snapshot):
+def test_headline_names_arm_and_size_of_difference(speeds, snapshot):
     """With interval, measure and boots; the details say what makes the difference."""
     assert said(modes(), boots(modes(), speeds)) == snapshot
 
@@ -61,7 +61,7 @@ def test_one_boot_each_is_marked(snapshot):
     assert said(of, boots(of, [10.0, 20.0])) == snapshot
 
 
-def test_a_refusal_says_why_and_shows_the_evidence(snapshot):
+def test_refusal_states_reason_and_shows_evidence(snapshot):
     """The reason is in the headline, its evidence first among the details."""
     measured = [*boots(modes(), [10.0, 12.0, 12.1]), *boots(modes(), [10.0] * 4, driver="590")[3:]]
     assert said(modes(), measured)[:2] == snapshot
@@ -88,17 +88,17 @@ def started(cold: float, speeds: Sequence[float]) -> tuple[str, ...]:
         pytest.param([20.0, 10.0, 10.1, 20.1], id="never where it cannot"),
     ],
 )
-def test_a_later_start_pays_back_or_never_does(speeds, snapshot):
+def test_slower_start_pays_back_or_never_does(speeds, snapshot):
     assert started(160, speeds) == snapshot
 
 
-def test_a_break_even_within_noise_has_no_number():
+def test_break_even_within_noise_has_no_number():
     """Both may start alike, and neither is shown to be faster: 0 tokens would say nothing."""
     (line,) = started(64, [10.0, 10.2, 10.1, 10.3])
     assert "too noisy" in line
 
 
-def test_a_start_that_was_seen_once_each_is_said_to_be(snapshot):
+def test_starts_seen_once_per_arm_are_marked(snapshot):
     """One start of each arm does not say how far the next ones are apart; where a boot was lost, that is no other."""
     of = modes()
     measured = [msgspec.structs.replace(b, cache="cold", ready=160.0 if b.arm else 60.0) for b in boots(of, SPEEDS)]
@@ -112,14 +112,14 @@ def sweep(*speeds: float) -> ExperimentReport:
     return verdict.build_report(of, boots(of, [*speeds, *(1.005 * speed for speed in reversed(speeds))]))
 
 
-def test_a_sweep_says_its_plateau_and_what_it_recommends(snapshot):
+def test_sweep_names_plateau_and_recommended_value(snapshot):
     """The fastest, what is like it, what is slower, and the smallest of the plateau with what it gives away."""
     assert [
         verdict_text.describe_sweep(sweep(*speeds)) for speeds in ((8.0, 10.0, 10.1), (8.0, 12.0, 10.0))
     ] == snapshot
 
 
-def test_arms_are_called_by_what_speaks_for_itself():
+def test_arm_label_includes_key_only_if_needed():
     assert verdict_text.label_arm(modes(), 1) == "compile"
     assert verdict_text.label_arm(design("spec", {"on": plan(), "off": plan()}, (0, 1)), 1) == "spec=off"
 
@@ -135,7 +135,7 @@ def one_slow_prompt(slow: float) -> ExperimentReport:
     return verdict.build_report(of, measured)
 
 
-def test_a_ratio_that_depends_on_the_prompt_is_no_figure(snapshot):
+def test_prompt_dependent_ratio_gives_no_figure(snapshot):
     """The arm is slower with each, by 10 % to a factor of 3; boots agree."""
     of = modes()
     factors = dict(zip(KINDS, (0.3, 0.45, 0.6, 0.75, 0.9), strict=True))
@@ -148,13 +148,13 @@ def test_a_ratio_that_depends_on_the_prompt_is_no_figure(snapshot):
 
 
 @pytest.mark.parametrize("slow", [pytest.param(0.03, id="named"), pytest.param(0.5, id="not where the others agree")])
-def test_a_prompt_that_alone_turns_the_verdict_is_named(slow, snapshot):
+def test_single_prompt_that_flips_verdict_is_named(slow, snapshot):
     """The medians of the arms, which one prompt does not move, say the opposite of a ratio over prompts."""
     report = one_slow_prompt(slow)
     assert [str(line) for line in verdict_text.list_notes(report, report.comparisons[0])] == snapshot
 
 
-def test_why_ratios_are_not_quotients_of_medians_is_under_them():
+def test_report_explains_ratios_only_where_it_compares():
     report = one_slow_prompt(0.03)
     assert ABOUT_RATIOS in to_terminal(experiment_report.build_report(report, details=True))
     alone = msgspec.structs.replace(report, comparisons=())

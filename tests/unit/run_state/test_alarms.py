@@ -98,7 +98,7 @@ def test_a_server_that_rests_has_no_alarm():
     assert raised(folded(*working(0, 100), *resting(counters(990.0), 100, 900)), 895.0) == {}
 
 
-def test_no_token_for_a_minute_is_a_hang_and_a_token_ends_it(snapshot):
+def test_hang_lasts_from_last_to_next_token(snapshot):
     """Since the last token, not since it was noticed; what runs is told."""
     stuck = counters(990.0, running=2)
     state = folded(*working(0, 100), *resting(stuck, 100, 200))
@@ -119,12 +119,12 @@ def test_a_first_request_may_take_longer():
     assert "hang" in raised(state, 395.0)
 
 
-def test_a_hole_in_the_readings_is_no_hang():
+def test_gap_in_readings_is_no_hang():
     """Nobody looked: nothing is known."""
     assert raised(folded(*working(0, 100), Sampled(100.0, counters(990.0, running=1))), 200.0) == {}
 
 
-def test_a_suspended_process_is_a_hang_at_once():
+def test_suspended_process_is_hang_immediately():
     state = folded(*working(0, 100), Suspended(99.0, (4711,)))
     alarm = raised(state, 100.0)["hang"]
     assert (alarm.since, alarm.hint) == (99.0, "resume it: kill -CONT 4711")
@@ -136,7 +136,7 @@ def test_a_suspended_process_is_a_hang_at_once():
     ("state", "age", "raises"),
     [(RankState.RUNNING, 5, False), (RankState.RUNNING, 30, True), (RankState.SUSPENDED, 1, True)],
 )
-def test_a_rank_on_another_host_that_does_not_work(state, age, raises):
+def test_suspended_or_silent_far_rank_raises_alarm(state, age, raises):
     """Rank 0 says that it is healthy for as long as nobody asks it."""
     sample = RankSampled(100.0 - age, 1, "spark-b", state, 90.0, "why")
     alarms = raised(folded(sample), 100.0)
@@ -145,7 +145,7 @@ def test_a_rank_on_another_host_that_does_not_work(state, age, raises):
         assert "spark-b" in alarms["rank"].what
 
 
-def test_a_link_that_is_down_is_told_although_the_rank_is_reached():
+def test_down_link_raises_alarm_for_reachable_rank():
     """Since it is down, not since the rank runs; ssh goes another way."""
     fine = [RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0) for at in range(80, 90, 5)]
     down = [RankSampled(float(at), 1, "spark-b", RankState.RUNNING, 0.0, "eth0 has no carrier") for at in (91, 96)]
@@ -183,7 +183,7 @@ STUCK = resting(counters(990.0, running=1), 100, 200)
     ("near", "far", "named"),
     [(1.0, 0.0, "rank 1 on spark-b"), (0.0, 1.0, "rank 0"), (0.02, 0.03, "no rank"), (0.99, 0.96, "")],
 )
-def test_half_a_server_is_named_after_ten_seconds(near, far, named, on_gpu):
+def test_half_server_is_named_after_ten_seconds(near, far, named, on_gpu):
     """The general alarm, which names nobody, comes after a minute."""
     samples = [*near_samples(near, on_gpu=on_gpu), *rank_samples(far, on_gpu=on_gpu)]
     state = folded(*working(0, 100), *sorted([*STUCK, *samples], key=lambda event: event.at))
@@ -200,17 +200,17 @@ def test_half_a_server_is_named_after_ten_seconds(near, far, named, on_gpu):
     "event",
     [RankSampled(109.0, 1, "spark-b", RankState.SUSPENDED, 105.0, "2 of its processes"), Suspended(109.0, (4711,))],
 )
-def test_a_rank_that_is_named_already_is_named_once(event):
+def test_suspended_rank_raises_only_one_alarm(event):
     state = folded(*working(0, 100), *STUCK[:2], *near_samples(1.0, end=110), *rank_samples(0.0, end=109), event)
     assert [*raised(state, 112.0)] == ["hang" if isinstance(event, Suspended) else "rank"]
 
 
-def test_a_rank_that_rests_because_nobody_asks_is_no_half():
+def test_idle_ranks_raise_no_half_server_alarm():
     state = folded(*working(0, 100), *resting(counters(990.0), 100, 200), *near_samples(0.0), *rank_samples(0.0))
     assert raised(state, 195.0) == {}
 
 
-def test_a_load_that_changed_a_moment_ago_is_waited_for():
+def test_half_server_alarm_waits_after_load_change():
     """A prompt that takes long goes from one rank to the other in pipelines."""
     far = [*rank_samples(1.0, end=150), *rank_samples(0.0, begin=150)]
     state = folded(*working(0, 100), *STUCK, *near_samples(1.0), *far)
@@ -227,7 +227,7 @@ def test_a_load_that_changed_a_moment_ago_is_waited_for():
         ("Socket", "Socket", "", []),
     ],
 )
-def test_sockets_where_roce_was_found_or_asked_for(near, far, roce, hosts):
+def test_sockets_instead_of_roce_raise_alarm(near, far, roce, hosts):
     """Four times slower, by one report, and only NCCL's log tells."""
     said = LogReader(0.0, 0.0).feed(f"a:1:1 [0] NCCL INFO Using network {near}\n".encode() if near else b"")
     sample = RankSampled(99.0, 1, "spark-b", RankState.RUNNING, 0.0, network=far)
@@ -236,7 +236,7 @@ def test_sockets_where_roce_was_found_or_asked_for(near, far, roce, hosts):
     assert all(host in (alarm.evidence if alarm else "") for host in hosts)
 
 
-def test_a_probe_in_vain_is_a_hang_until_a_token_comes():
+def test_failed_probe_is_hang_until_next_token():
     rest = resting(counters(50.0), 0, 800)
     state = folded(*rest, RequestDone(795.0, PROBE, total=60.0, error="ReadTimeout"))
     assert raised(state, 799.0)["hang"].since == 735.0
@@ -244,13 +244,13 @@ def test_a_probe_in_vain_is_a_hang_until_a_token_comes():
     assert "hang" not in raised(state, 801.0)
 
 
-def test_a_server_that_was_warm_and_answers_no_more():
+def test_warm_server_that_stops_answering_is_hang():
     state = folded(*working(0, 50), HealthChanged(60.0, Health.UNHEALTHY, "/health: ReadTimeout"))
     alarm = raised(state, 90.0)["hang"]
     assert (alarm.since, alarm.evidence) == (60.0, "/health: ReadTimeout")
 
 
-def test_acceptance_that_falls_is_told_with_both_figures(snapshot):
+def test_falling_acceptance_alarm_has_both_figures(snapshot):
     """Compared with the hour before, not with a fixed number; a small change is none."""
     state = folded(*working(0, 300), *_changed(300, 361, accepted=0.6))
     alarm = raised(state, 359.5)["acceptance"]
@@ -271,7 +271,7 @@ def _changed(start: int, end: int, *, accepted: float) -> list[AnyEvent]:
     return found
 
 
-def test_a_drafter_that_never_helped_is_told_too():
+def test_drafter_that_never_helped_raises_alarm():
     assert "acceptance" in raised(folded(*working(0, 100, accepted=0.01)), 99.0)
 
 
@@ -280,7 +280,7 @@ def test_few_steps_tell_nothing():
 
 
 @pytest.mark.parametrize("drafted", [None, 0.0])
-def test_tokens_without_drafts_mean_that_speculation_is_off(drafted, snapshot):
+def test_tokens_without_drafts_raise_speculation_alarm(drafted, snapshot):
     """Whether the counters are absent or stand still; one-token answers are none of it."""
 
     def plain(at: int, finished: float = 0.0) -> Sampled:
@@ -293,7 +293,7 @@ def test_tokens_without_drafts_mean_that_speculation_is_off(drafted, snapshot):
 
 
 @pytest.mark.parametrize(("method", "raises"), [("dflash", True), ("ngram", False)])
-def test_what_drafts_from_the_text_may_draft_seldom(method, raises):
+def test_only_text_drafting_methods_may_draft_seldom(method, raises):
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=5, method=method))
     for at in range(100):
@@ -343,7 +343,7 @@ def test_usual_clocks_are_no_alarm(load):
     assert raised(folded(*(GpusSampled(float(at), (load,)) for at in range(0, 40, 10))), 35.0) == {}
 
 
-def test_what_a_gpu_does_not_tell_is_not_told():
+def test_missing_gpu_readings_are_left_out():
     """A throttled GPU without clocks and heat: its reason alone, no None."""
     state = folded(*(GpusSampled(float(at), (GpuLoad(0, throttle=("thermal (hardware)",)),)) for at in range(20)))
     assert raised(state, 19.5)["throttling"].evidence == "GPU 0: thermal (hardware)"
@@ -403,7 +403,7 @@ def test_a_server_that_ends_has_no_alarms(end):
     assert raised(folded(*working(0, 100), Suspended(99.0, (1,)), end), 101.0) == {}
 
 
-def test_a_drafter_that_does_not_fit_accepts_nothing():
+def test_mismatched_drafter_accepting_nothing_raises_alarm():
     """By the counters since the start, also of a server that rests now."""
     state = folded(*resting(counters(400.0, 0.0), 0, 20))
     assert raised(state, 15.0)["acceptance"].what == "no draft is accepted"
@@ -446,7 +446,7 @@ def test_requests_that_wait_say_what_for(running, usage, max_seqs, kind):
 @pytest.mark.parametrize(
     ("sizes", "hits", "is_raised"), [((100, 300), 0, True), ((100, 300), 64, False), ((300, 0), 0, False)]
 )
-def test_growing_prompts_without_a_hit_in_the_prefix_cache(sizes, hits, is_raised):
+def test_growing_prompts_without_cache_hits_raise_alarm(sizes, hits, is_raised):
     """Of prompts that do not grow nothing could be reused."""
     first, step = sizes
     reads, asked = [], 0.0
@@ -458,7 +458,7 @@ def test_growing_prompts_without_a_hit_in_the_prefix_cache(sizes, hits, is_raise
     assert ("prefix cache" in raised(state, 7.0)) is is_raised
 
 
-def test_kernels_that_are_compiled_long_after_the_start():
+def test_late_kernel_compilation_raises_alarm():
     """The first requests of a server compile theirs."""
     line = "Triton kernel JIT compilation during inference: {}. This causes a latency spike; consider more."
     lines = [LogLine(at, line.format(f"k{at:.0f}")) for at in (10.0, 11.0, 300.0)]

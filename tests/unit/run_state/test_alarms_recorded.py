@@ -80,7 +80,7 @@ def test_the_sample_gives_no_alarm():
     assert alarmed(events) == {}
 
 
-def test_the_sample_gives_an_alarm_when_its_tokens_stop():
+def test_sample_with_stopped_tokens_raises_hang():
     """The same recording, whose counters stand still while a request runs, hangs after a minute of that."""
     events = [event for event in SAMPLE.events() if not isinstance(event, Exited)]
     busy = [event for event in events if isinstance(event, Sampled) and event.counters.running]

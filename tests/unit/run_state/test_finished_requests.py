@@ -30,7 +30,7 @@ def folded(*events) -> RunState:
     return state
 
 
-def test_requests_of_others_are_seen_in_the_counters():
+def test_foreign_requests_are_measured_from_counters():
     """Speed is of the decoding alone, by the server's own clock, however coarsely it is asked."""
     state = folded(
         counted(0, 0, 0, 0, 0), counted(1, 0, 0, 0, 20, running=1),
@@ -62,12 +62,12 @@ def test_requests_of_the_recorder_are_none():
     assert not state.finished.requests
 
 
-def test_a_failed_request_is_a_cell_without_figures():
+def test_failed_request_has_no_figures():
     [cell] = folded(counted(0, 0, 0, 0, 0), RequestDone(5.0, "Math", error="HTTP 500")).finished.requests
     assert (cell.failed, cell.tok_s) == (True, None)
 
 
-def test_what_finished_while_nobody_looked_is_left_out():
+def test_requests_finished_in_reading_gap_are_omitted():
     """Over a hole in the readings nothing is known of single requests."""
     state = folded(counted(0, 0, 0, 0, 0), counted(100, 50, 5000, 30, 1200), counted(101, 51, 5101, 30.5, 1225))
     assert [round(request.tok_s or 0) for request in state.finished.requests] == [200]
@@ -87,7 +87,7 @@ def test_the_cycle_is_found_in_what_finished():
     assert state.finished.cycle is found
 
 
-def test_prompts_of_another_client_are_told_apart_by_their_size():
+def test_foreign_prompts_are_distinguished_by_size():
     """Five prompts in turn are no cycle of the server's, though nobody says which was asked."""
     state, tokens, seconds, asked = folded(counted(0, 0, 0, 0, 0)), 0.0, 0.0, 0.0
     for place in range(60):
@@ -102,7 +102,7 @@ def test_prompts_of_another_client_are_told_apart_by_their_size():
     assert state.finished.cycle is None
 
 
-def test_a_count_that_was_missing_before_is_unknown():
+def test_figures_without_earlier_count_are_unknown():
     """What was accepted since the server's start is no figure of one request."""
     before = Sampled(0, Counters(0, steps=9000.0, finished=0))
     [request] = folded(before, counted(5, 1, 101, 0.5, 9025)).finished.requests
@@ -117,7 +117,7 @@ def published(count: int, rnd: random.Random, noise: float = 0.03) -> list[float
     return [PUBLISHED[place % 10] * rnd.gauss(1, noise) for place in range(count)]
 
 
-def test_the_published_cycle_is_named_when_acceptance_falls():
+def test_falling_acceptance_in_cycle_blames_drafter():
     """Speed follows the acceptance length at a constant rate of steps: the drafter is to blame."""
     found = find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(26)), lambda speed: 5.2 * speed / 220))
     assert found is not None
@@ -126,7 +126,7 @@ def test_the_published_cycle_is_named_when_acceptance_falls():
     assert found.evidence.endswith("the drafter")
 
 
-def test_the_published_cycle_is_named_when_steps_fall():
+def test_falling_steps_in_cycle_blame_engine():
     """Speed falls at a constant acceptance length: the engine is to blame."""
     found = find_slow_cycle(trace(PUBLISHED[place % 10] for place in range(26)))
     assert found is not None
@@ -140,7 +140,7 @@ def test_both_may_fall():
     assert found.cause == "both"
 
 
-def test_noise_on_the_cycle_and_a_few_odd_requests_do_not_hide_it():
+def test_noise_and_odd_requests_hide_no_cycle():
     """With 10 % noise and one odd request in thirty it is found nearly always."""
     rnd = random.Random(7)
     seen = 0
@@ -159,7 +159,7 @@ def test_a_cycle_that_begins_late_is_found():
     assert found.period == 10
 
 
-def test_kinds_of_prompts_in_turn_are_no_cycle():
+def test_alternating_prompt_kinds_are_no_cycle():
     """Five kinds sent in rounds differ in speed by themselves; within each kind nothing cycles."""
     rnd = random.Random(5)
     kinds = {"Q&A": 120, "Code": 240, "JSON": 260, "Math": 80, "LongCode": 230}
@@ -192,7 +192,7 @@ def test_a_cycle_is_named_in_time(row):
 
 
 @pytest.mark.parametrize("stream", request_streams.NULLS, ids=lambda stream: stream.name)
-def test_what_is_no_cycle_of_the_server_is_none(stream):
+def test_streams_without_cycle_give_no_false_alarms(stream):
     """Asked after each request; docs/numbers.md says how many of a thousand streams are called one."""
     assert request_streams.count_false_alarms(stream, 12) <= 1
 

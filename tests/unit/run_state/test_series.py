@@ -25,7 +25,7 @@ def counters(steps: float, **more) -> Counters:
     return Counters(4 * steps, steps=steps, proposed=7 * steps, accepted=3 * steps, **more)
 
 
-def test_a_day_is_kept_thinned_and_its_windows_stay_exact():
+def test_day_is_thinned_but_windows_stay_exact():
     """All of the last hour, one in ten minutes of the day before; a window depends on nothing dropped."""
     track = CounterSeries()
     for second in range(100_000):
@@ -53,7 +53,7 @@ def test_a_hole_survives_the_thinning():
     assert across.seconds == pytest.approx(100.0)
 
 
-def test_a_mean_reaches_across_a_hole_and_not_to_another_server():
+def test_mean_spans_reading_gap_but_one_server():
     """What was counted in a hole counts, though nobody knows when; a window of the present begins after it."""
     track = CounterSeries()
     for at, steps in ((0.0, 0.0), (1.0, 10.0), (50.0, 10.0), (51.0, 20.0), (70.0, 30.0)):
@@ -80,7 +80,7 @@ def test_another_server_begins_a_new_track():
     assert (found.steps, found.seconds) == (10.0, 1.0)
 
 
-def test_an_engine_that_comes_begins_a_new_track():
+def test_new_engine_begins_new_track():
     """Also every second time, as with two replicas behind one address: no window spans the change."""
     series = CounterSeries()
     for second in range(10):
@@ -95,7 +95,7 @@ def test_an_engine_that_comes_begins_a_new_track():
     assert rates.steps_s == 1.0
 
 
-def test_a_window_is_exact_from_a_reading_and_known_to_a_second_between_two():
+def test_window_is_exact_only_at_readings():
     """A burst begins somewhere after the last reading of a rest: what of it is before an edge, nobody knows."""
     track = CounterSeries()
     for at, proposed, accepted in ((8.57, 0, 0), (9.56, 0, 0), (10.58, 112, 41), (11.57, 469, 182), (14.0, 469, 182)):
@@ -118,7 +118,7 @@ def test_columns_stand_still_between_their_bounds():
     assert track.columns(193.0, 120, 10)[:-2] == one[1:-1]
 
 
-def test_a_series_of_what_never_grew_is_zero_and_unknown():
+def test_idle_series_has_zero_speed_unknown_acceptance():
     """A resting server makes nothing per second, and has no acceptance."""
     track = CounterSeries()
     for second in (0, 10, 20):
@@ -128,7 +128,7 @@ def test_a_series_of_what_never_grew_is_zero_and_unknown():
     assert {rates.acceptance for rates in found} == {None}
 
 
-def test_values_of_the_past_are_held_and_then_forgotten():
+def test_past_values_are_held_then_forgotten():
     """A sample holds until the next one, but not for ever."""
     kept: ThinnedSeries[LatenciesSampled] = ThinnedSeries()
     kept.append(LatenciesSampled(10.0))

@@ -20,7 +20,7 @@ def test_the_first_useless_position_adds_too_little():
     assert (found.first_useless, found.suggested) == (5, 4)
 
 
-def test_no_advice_across_a_position_that_is_not_known():
+def test_unknown_position_prevents_draft_length_advice():
     """What an unknown position adds is unknown, and so is what those after it are worth."""
     assert advise_draft_length((0.9, None, 0.0), 5000) is None
     assert advise_draft_length((0.9, 0.0, None), 5000) == DraftAdvice(2, 1)
@@ -64,7 +64,7 @@ def test_what_is_not_known_gets_none():
     assert compare_with_published(PublishedFigures("x"), rates(0.3, 3.1), [FinishedRequest(0.0, "", 35.0)]) == []
 
 
-def test_the_nearest_figures_of_what_a_server_does_are_taken():
+def test_published_figures_are_chosen_by_speculation():
     start, drafted = ExpectedFigures("s", ready_s=(1, 1)), ExpectedFigures("d", acceptance=(0.1, 0.2))
     both = ExpectedFigures("b", tok_s=(4, 5), baseline_tok_s=(2, 3))
     assert choose_published_figures((start, drafted, both), speculative=True) is drafted
@@ -72,7 +72,7 @@ def test_the_nearest_figures_of_what_a_server_does_are_taken():
     assert choose_published_figures((start,), speculative=True) is None
 
 
-def test_a_server_without_speculation_is_compared_with_the_speed_without():
+def test_server_without_speculation_compares_with_baseline():
     both = PublishedFigures("b", tok_s=(4, 5), baseline_tok_s=(2, 3), acceptance=(0.1, 0.2))
     compared = compare_with_published(both, rates(0.3, 3.1), [FinishedRequest(0.0, "", 2.5)], speculative=False)
     assert [(reading.name, reading.low, reading.position) for reading in compared] == [("tok/s", 2, "within")]

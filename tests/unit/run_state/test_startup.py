@@ -11,7 +11,7 @@ LAST = 69.328  # the last line before the silence, "Free memory on device"
 END = 162.162  # "Kernel JIT monitor activated"
 
 
-def test_the_recorded_silence_becomes_a_warning_that_names_the_jit():
+def test_recorded_silence_becomes_warning_naming_jit():
     """The 93 s in which FlashInfer compiled say so, after a while, for as long as they last, and not after."""
     startup = recorded_startups.state(SILENT, 120.0).startup
     assert detect_silence(startup, LAST, LAST + QUIET_SECONDS - 1) is None
@@ -62,7 +62,7 @@ def test_old_samples_say_nothing_about_now():
     assert (found.cores, found.disk) == (None, None)
 
 
-def test_as_quiet_as_in_earlier_starts_is_no_warning():
+def test_silence_usual_for_phase_gives_no_warning():
     """A phase that was as long before, and whose processes nobody measures, is not warned of until it is longer."""
     startup = recorded_startups.state(SILENT, 120.0).startup
     usual = detect_silence(startup, LAST, 120.0, usual=92.8)
@@ -81,7 +81,7 @@ def test_a_log_that_grows_is_not_silent():
     assert detect_silence(startup, LAST, 120.0) is None
 
 
-def test_a_server_that_answers_is_not_silent_before_it_is_asked():
+def test_silence_counts_from_health_not_last_line():
     """Who comes late sends the first request late: what came before was no waiting for it."""
     startup = recorded_startups.state(SILENT, 162.7).startup
     startup.healthy_at = 300.0

@@ -47,7 +47,7 @@ def folded(*events) -> RunState:
     return state
 
 
-def test_spans_of_a_recorded_start_add_up_to_the_time_to_ready():
+def test_recorded_phases_add_up_to_ready_time():
     """The phases of a recorded GPU start fill the time from launch to ready without a hole."""
     reader, state = LogReader(0.0, 0.0), folded(launched())
     for at, line in recordings.lines("h200-vllm-0.26.0/g26-dflash-compile"):
@@ -62,7 +62,7 @@ def test_spans_of_a_recorded_start_add_up_to_the_time_to_ready():
     assert spans[-1].phase is Phase.UNATTRIBUTED
 
 
-def test_ready_is_up_and_a_first_real_generation():
+def test_ready_requires_one_successful_generation():
     """A server that says that it serves is not ready before it has generated; a failed request does not count."""
     state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
     state.apply(HealthChanged(61.0, Health.HEALTHY))
@@ -76,7 +76,7 @@ def test_ready_is_up_and_a_first_real_generation():
     assert state.startup.first_request.total == 2.5
 
 
-def test_ready_counts_the_greedy_and_the_long_requests_before_the_first_one():
+def test_ready_time_includes_earlier_warm_up_requests():
     """Whoever waits for the server waits for all; what others after them take is no start any more.
 
     Where they are sent again, since the first one failed, only the last ones count.
@@ -94,7 +94,7 @@ def test_ready_counts_the_greedy_and_the_long_requests_before_the_first_one():
     assert state.startup.warm_up_seconds == pytest.approx(1.75)
 
 
-def test_a_death_on_the_first_request_is_told_as_such(snapshot):
+def test_death_on_first_request_is_diagnosed(snapshot):
     """An engine that answers /health and dies on its first request was never ready."""
     reader, state = LogReader(0.0, 0.0), folded(launched())
     for at, line in recordings.lines("h200-vllm-0.26.0/fail-engine-dead-first-request"):
@@ -188,7 +188,7 @@ def test_the_first_known_exit_code_stays():
     assert folded(Exited(1.0, None), Exited(2.0, 137)).exit == Exited(2.0, 137)
 
 
-def test_a_window_ends_now_not_at_the_last_change():
+def test_window_ends_now_not_at_last_change():
     """After a burst the rate falls to nothing as it leaves the window, and is unknown when nobody records."""
     state = folded(*(reading(float(t), 10.0 * t) for t in range(6)))
 

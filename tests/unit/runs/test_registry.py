@@ -32,7 +32,7 @@ def runs(folders):
         (None, OTHER),
     ],
 )
-def test_a_whole_name_comes_before_a_recipe_and_that_before_the_start_of_a_name(name, meant):
+def test_run_name_precedes_recipe_and_name_prefix(name, meant):
     assert registry.find_run(name).id == meant
 
 
@@ -44,7 +44,7 @@ def test_a_whole_name_comes_before_a_recipe_and_that_before_the_start_of_a_name(
         pytest.param(set(), OTHER, id="the newest of all where none lives"),
     ],
 )
-def test_a_boot_of_an_experiment_is_not_the_newest_server(monkeypatch, alive, meant):
+def test_experiment_boot_is_not_newest_server(monkeypatch, alive, meant):
     """It is stopped in minutes; who names it has it nevertheless."""
     for run in registry.list_runs()[1:]:
         boot = replace(run, plan=replace(run.plan, env=run.plan.env | {EXPERIMENT_MARK: "20261121-012300-toy"}))
@@ -55,7 +55,7 @@ def test_a_boot_of_an_experiment_is_not_the_newest_server(monkeypatch, alive, me
 
 
 @pytest.mark.parametrize(("name", "many"), [("20261121-012400", True), ("2", True), ("", False), ("to", False)])
-def test_a_start_that_fits_several_or_none_means_no_run(name, many):
+def test_ambiguous_or_unmatched_prefix_means_no_run(name, many):
     """An empty name, as of an empty variable in a script, is the start of none."""
     with pytest.raises(UsageError) as refused:
         registry.find_run(name)

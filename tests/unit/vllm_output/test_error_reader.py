@@ -51,7 +51,7 @@ def test_a_problem_says_which_process_failed(prefix, process):
     assert (problem.kind, problem.process) == ("nvcc", process)
 
 
-def test_the_lines_of_several_processes_may_be_mixed():
+def test_mixed_process_lines_keep_their_own_tracebacks():
     """Each keeps its own traceback."""
     ways = [[f"(Worker_TP{rank} pid={rank}) {line}" for line in TRACEBACK.splitlines()] for rank in range(4)]
     generator, mixed = random.Random(4), []
@@ -79,7 +79,7 @@ def test_a_message_of_several_lines_is_whole():
     assert problem.kind == "kernel"
 
 
-def test_another_record_of_the_same_process_is_not_a_part_of_the_message():
+def test_next_log_record_is_not_in_message():
     """Another file of vLLM logged it."""
     head = "(A pid=1) ERROR 01-01 00:00:00"
     told = problems(f"{head} [a.py:1] ValueError: x\n{head} [b.py:1] something else\n")
@@ -115,7 +115,7 @@ def test_a_thousand_processes_are_bounded():
     assert len(reader._errors._places) <= 100
 
 
-def test_an_exception_that_is_ignored_is_no_problem():
+def test_ignored_exception_is_no_problem():
     """As Python says it of destructors, with its traceback."""
     assert problems("Exception ignored in: <function X>\n" + TRACEBACK) == []
     assert len(problems("Exception ignored in: <function X>\n" + TRACEBACK + "\n" + TRACEBACK)) == 1

@@ -58,7 +58,7 @@ def test_a_line_shows_its_own_sign_only():
     assert wrong == []
 
 
-def test_cause_and_fix_are_short_and_filled_in():
+def test_cause_and_fix_are_short_and_filled():
     """No braces, doubled spaces or dangling colons are left; on a narrow terminal the cause takes two lines at most."""
     wrong = []
     for row, sign in ((row, sign) for row, sign in SIGNS if row.role is not Role.SYMPTOM):
@@ -83,7 +83,7 @@ def test_another_line_shows_none():
     assert (explain_failure(line), recognize_failure(line)) == (None, "")
 
 
-def test_the_numbers_of_a_message_are_in_cause_and_fix():
+def test_message_numbers_appear_in_cause_and_fix():
     """As vLLM prints them."""
     match = explain_failure(
         "ValueError: To serve at least one request with the model's max seq len (1048576), 22.5 GiB KV cache is "
@@ -117,7 +117,7 @@ def test_the_plain_text_of_a_pattern(pattern, texts):
         ("{kind: x, signs: [{sign: abc, line: abc}], cause: a, fix: b, hardware: [gb11]}", "hardware[0]"),
     ],
 )
-def test_a_row_that_says_too_little_is_refused(row, where, tmp_path, monkeypatch):
+def test_incomplete_failure_row_is_refused(row, where, tmp_path, monkeypatch):
     """The error names the line and the key."""
     file = Path(tmp_path / "known_failures.yaml")
     file.write_text(f"failures:\n  - {row}\n")
@@ -128,7 +128,7 @@ def test_a_row_that_says_too_little_is_refused(row, where, tmp_path, monkeypatch
     assert where in error.value.what
 
 
-def test_a_bound_row_is_used_only_where_it_is_known_to_fit():
+def test_bound_failure_row_needs_matching_circumstances():
     """Release, hardware and phase have to be known and to fit."""
     here = Circumstances("0.25.0", Hardware.GB10, Phase.GRAPHS)
     assert here.fits(">=0.24,<0.26", (Hardware.GB10,), (Phase.GRAPHS,))
@@ -149,7 +149,7 @@ def test_a_bound_row_is_used_only_where_it_is_known_to_fit():
         (["AssertionError", "vllm.v1.engine.exceptions.EngineDeadError: see above"], 0),
     ],
 )
-def test_a_cause_comes_before_what_follows_from_it(texts, cause):
+def test_root_cause_precedes_its_consequences(texts, cause):
     """A known cause first, an error without a message last."""
     told = [Problem(float(place), text, recognize_failure(text)) for place, text in enumerate(texts)]
     assert find_root_cause(told) is told[cause]

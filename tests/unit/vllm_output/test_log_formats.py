@@ -64,7 +64,7 @@ def meanings(line: str, after: Phase) -> list[Meaning]:
     return found
 
 
-def test_a_line_means_the_same_in_every_release(sources):
+def test_log_line_means_same_in_every_release(sources):
     """Each format is in the sources of each of its releases, and its lines are read as what they say."""
     assert [(form.begins, version) for form in FORMATS for version in find_lacking(sources, form)] == []
 

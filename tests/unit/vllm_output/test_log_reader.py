@@ -112,7 +112,7 @@ def test_a_forged_ready_line_is_not_believed():
         assert Phase.UP not in dict(phases(reader.feed_line(text)))
 
 
-def test_local_time_is_taken_back_to_the_epoch():
+def test_local_log_time_becomes_epoch_time():
     """The log stamps local time; the offset at the launch turns it into seconds since the epoch."""
     launch = datetime(2026, 11, 21, 1, 0, 0, tzinfo=UTC).timestamp()
     line = LogReader(launch, 3600.0).feed_line("INFO 11-21 02:00:07 [x.py:1] a")[-1]

@@ -52,7 +52,7 @@ def test_what_a_line_says(line, network):
     ("lines", "network"),
     [([WITHIN, "Using network Socket"], "P2P"), (["Using network IB", WITHIN, ACROSS, WITHIN], "IB")],
 )
-def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
+def test_link_across_hosts_precedes_link_within_one(lines, network):
     reader = NetworkReader()
     for line in lines:
         reader.read_line(f"a:1:1 [0] NCCL INFO {line}")
@@ -63,7 +63,7 @@ def test_what_crosses_hosts_tells_more_than_what_stays_on_one(lines, network):
     ("line", "informs"),
     [(DOES_WITHOUT, True), ("ImportError: vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit", False)],
 )
-def test_what_nccl_looked_for_and_does_without_is_no_failure(line, informs):
+def test_missing_optional_nccl_library_is_no_failure(line, informs):
     """As on an H200 with an older libmlx5, whose healthy server was said to be built for another torch."""
     assert is_information(line) is informs
     problems = [event for event in LogReader(0.0, 0.0).feed(f"{line}\n".encode()) if isinstance(event, Problem)]
@@ -80,7 +80,7 @@ def test_a_log_that_comes_in_pieces(log, network):
         assert reader.network == network
 
 
-def test_a_line_that_another_writer_has_cut_is_made_up_for_by_others():
+def test_cut_nccl_line_is_replaced_by_others():
     """NCCL writes blocks of a buffer, so that a line may end in the middle of one of vLLM's."""
     reader = NetworkReader()
     reader.feed(SOCKETS.replace("network Socket", "netINFO 11-24 01:00:00 [x.py:1] loading\nwork Socket").encode())
@@ -88,7 +88,7 @@ def test_a_line_that_another_writer_has_cut_is_made_up_for_by_others():
 
 
 @pytest.mark.parametrize(("log", "networks"), [(ROCE, ["IB"]), (ROCE + SOCKETS, ["IB", "Socket"])])
-def test_the_log_reader_tells_of_it_when_it_changes(log, networks):
+def test_log_reader_reports_nccl_network_on_change(log, networks):
     """Not with each of a hundred channels."""
     events = LogReader(0.0, 0.0).feed(log.encode() * 3)
     said = [event.text for event in events if isinstance(event, Noted) and event.name == NCCL_NETWORK]

@@ -37,7 +37,7 @@ def test_every_recording_is_written_down():
 
 
 @pytest.mark.parametrize("name", recordings.names())
-def test_a_recorded_start_is_as_it_was_written_down(name):
+def test_recorded_start_gives_its_expected_events(name):
     """Phases, also when one comes again; figures and bars as on the screens; facts in the server's words; compiling."""
     figures: dict[str, float] = {}
     facts: dict[str, list[str]] = defaultdict(list)
@@ -86,7 +86,7 @@ def test_an_eager_start_compiles_nothing(release):
 
 
 @pytest.mark.parametrize("warm", [WARM, "Warming up FlashInfer attention."])
-def test_warming_up_is_no_part_of_the_kv_cache(warm):
+def test_warm_up_is_separate_from_kv_cache(warm):
     """What is warmed up once there is a cache is told from making it."""
     events = log(EAGER.format("0.27.1"), BEGIN, CACHE, warm, INITIALIZED.format("9.00 s"))
     assert [event.phase.value for event in events if isinstance(event, PhaseStarted)][-3:] == ["kv cache", "jit", "api"]
@@ -102,7 +102,7 @@ def test_what_initializing_took_is_kept(words, seconds, compilation):
     assert (event.seconds, event.compilation) == (seconds, compilation)
 
 
-def test_a_bare_log_states_what_its_drafts_were_worth():
+def test_log_states_speculation_figures_without_metrics():
     """The line of vLLM 0.20 to 0.33; without drafts it says nan."""
     line = (
         "SpecDecoding metrics: Mean acceptance length: {}, Accepted throughput: 10.80 tokens/s, Drafted throughput: "
@@ -122,7 +122,7 @@ def test_what_is_no_number_is_no_figure():
 
 
 @pytest.mark.timeout(60)
-def test_a_line_of_blocks_costs_no_more_than_another():
+def test_line_of_block_characters_is_read_quickly():
     """The banner of vLLM has some before its version; two thousand of them took 60 ms a line."""
     events = LogReader(0.0, 0.0).feed(f"{'█' * 1990}\n".encode() * 3000)
     assert len(events) == 3001

@@ -40,9 +40,9 @@ def test_a_study_becomes_facts_with_their_sources():
     assert (target.kv_gib, target.licence, target.variants[0].size_gb) == (1.5, "", None)
 
 
-def test_what_is_shipped_names_the_source_of_each_figure():
+def test_shipped_catalogue_names_source_of_each_figure():
     shipped = catalogue.load_catalogue()
-    assert (len(shipped.pairs), len(shipped.targets)) == (79, 46)
+    assert (len(shipped.pairs), len(shipped.targets)) == (80, 47)
     assert all(figure.source and (figure.values or figure.note) for pair in shipped.pairs for figure in pair.figures)
     assert all(pair.sources for pair in shipped.pairs)
     assert not {pair.id for pair in shipped.pairs if pair.drafter and FACTS[pair.method].drafter is DrafterUse.NEVER}
@@ -104,7 +104,7 @@ def test_what_is_no_catalogue_is_refused(data):
         catalogue.decode_catalogue(data)
 
 
-def test_the_newer_of_two_catalogues_counts_and_a_broken_one_does_not():
+def test_newer_valid_catalogue_wins():
     own = catalogue.own_catalogue_file()
     private_files.ensure_private_folder(own.parent)
     for data, written in (

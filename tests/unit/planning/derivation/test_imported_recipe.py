@@ -49,7 +49,7 @@ def test_a_published_command_keeps_all_its_flags(entry, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["ngram", "unknown"])
-def test_a_value_that_is_nested_deeper_than_a_recipe_may_be_stays_text(method):
+def test_too_deeply_nested_value_stays_text(method):
     """Python could not write it, at some depths not even read it: 14 levels are kept."""
     for depth in (14, 15, 400, 990):
         deep = "{" + '"x":{' * (depth - 1) + "}" * depth
@@ -77,7 +77,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("command", "flags"), WRITTEN.items(), ids=map(str, range(len(WRITTEN))))
-def test_a_command_is_read_however_it_is_written(command, flags, tmp_path):
+def test_command_is_read_in_every_notation(command, flags, tmp_path):
     recipe = recipe_of(command, tmp_path)
     assert recipe.target.model == "a/B"
     assert recipe.flags == flags
@@ -102,7 +102,7 @@ def test_speculation_becomes_method_drafter_and_drafts(words, method, tokens, dr
     assert not recipe.flags
 
 
-def test_what_is_not_taken_over_is_said_and_no_secret_is_kept():
+def test_import_reports_omissions_and_keeps_no_secret():
     key, token = "sk-0123456789abcdefghij", "hf_0123456789abcdefghijABCDEFGHIJ"
     made = imported(
         f"HF_TOKEN={token} WANDB_API_KEY={key} vllm serve a/B extra --api-key {key} "
@@ -132,7 +132,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("command", REFUSED.values(), ids=REFUSED)
-def test_a_command_that_cannot_become_a_recipe_is_refused(command):
+def test_command_unfit_for_recipe_is_refused(command):
     with pytest.raises(UsageError):
         imported(command)
 

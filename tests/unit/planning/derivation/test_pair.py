@@ -100,7 +100,7 @@ def derived(
         (QWEN_8B, a_target("Qwen3ForCausalLM", 1024, 28, 151936), Method.DRAFT_MODEL, 3, None),
     ],
 )
-def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, method, tokens, release):
+def test_derived_pairs_match_published_method_and_drafts(target, drafter, method, tokens, release):
     pair = derived(target, drafter)
     oldest = str(pair.oldest_vllm) if pair.oldest_vllm else None
     assert (pair.method, pair.tokens, oldest) == (method, tokens, release)
@@ -131,7 +131,7 @@ def test_pairs_come_to_the_published_method_drafts_and_release(target, drafter, 
         (GEMMA_31B, made_for("google/other-4-31B-it"), None, "google/other-4-31B-it"),
     ],
 )
-def test_what_cannot_be_married_is_refused_before_anything_is_downloaded(target, drafter, method, word):
+def test_incompatible_pair_is_refused_before_download(target, drafter, method, word):
     with pytest.raises(UsageError) as refused:
         derived(target, drafter, method)
     assert word in refused.value.what
@@ -159,7 +159,7 @@ def read_mask_lookup() -> Callable[[object], int]:
         ({"dflash_config": {"target_layer_ids": [1]}, "mask_token": "<mask>"}, None),
     ],
 )
-def test_the_mask_token_is_looked_up_where_vllm_does(words, token):
+def test_mask_token_is_found_where_vllm_looks(words, token):
     config = {"architectures": ["DFlashDraftModel"], "block_size": 16, **words}
     assert read_checkpoint("a/b", config).mask_token == token
     if token is None:
@@ -179,7 +179,7 @@ def test_the_mask_token_is_looked_up_where_vllm_does(words, token):
         ("google/gemma-4-31B-it", "", 0),
     ],
 )
-def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warnings):
+def test_pair_warns_if_drafter_names_other_target(target, verifier, warnings):
     drafter = made_for(verifier, "Gemma4ForCausalLM")  # the part of it that generates text
     pair = derive_pair(read_checkpoint(target, GEMMA_31B), read_checkpoint("owner/drafter", drafter))
     assert (pair.method, len(pair.warnings)) == (Method.DFLASH, warnings)
@@ -196,13 +196,13 @@ def test_a_drafter_is_taken_for_the_target_that_it_names(target, verifier, warni
         ("o/big", {"quantization_config": {"quant_method": "unheard-of"}}, "o/big-DFlash-INT4", [], ""),
     ],
 )
-def test_a_plan_says_whether_the_drafter_has_the_targets_precision(target, more, drafter, said, warned):
+def test_plan_says_if_drafter_precision_matches_target(target, more, drafter, said, warned):
     pair = derive_pair(read_checkpoint(target, QWEN_27B | more), read_checkpoint(drafter, dflash(5120, 16)))
     assert [fact.value for fact in pair.facts if fact.name == "drafter"] == said
     assert [warned in warning for warning in pair.warnings] == ([True] if warned else [])
 
 
-def test_a_name_decides_last_and_with_a_warning():
+def test_model_name_decides_method_last_with_warning():
     pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8, "mask_token_id": 4}, name="me/My-DFlash")
     assert pair.method is Method.DFLASH
     assert len(pair.warnings) == 1
@@ -216,7 +216,7 @@ def test_a_name_decides_last_and_with_a_warning():
         (dflash(2816, 16, sample_from_anchor=True), 16),  # each place of its block drafts
     ],
 )
-def test_the_last_layer_is_read_and_an_anchor_drafts(drafter, tokens):
+def test_last_layer_is_readable_and_anchor_drafts(drafter, tokens):
     assert derived(GEMMA_26B, drafter).tokens == tokens
 
 
@@ -229,7 +229,7 @@ def test_what_drafts_in_parallel_is_told_to():
     assert "parallel_drafting: true" in write_recipe_text(pair)
 
 
-def test_drafts_that_no_rule_knows_are_asked_for():
+def test_unknown_draft_count_must_be_given():
     drafter = {"architectures": ["DSparkDraftModel"]}
     with pytest.raises(UsageError) as refused:
         derived(NEMOTRON, drafter)
@@ -266,7 +266,7 @@ NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
         (GEMMA_26B | NVFP4, dflash(2816, 16), None, None),
     ],
 )  # fmt: skip
-def test_a_class_of_machine_has_the_flags_of_its_published_commands(target, drafter, on_gb10, on_5090):
+def test_hardware_gets_flags_of_published_commands(target, drafter, on_gb10, on_5090):
     layers = derived(target, drafter).hardware
     assert (layers.get("gb10"), layers.get("rtx-5090")) == (on_gb10, on_5090)
     assert (layers.get("rtx-5090-laptop"), layers.get("b200")) == (on_5090, None)
@@ -274,7 +274,7 @@ def test_a_class_of_machine_has_the_flags_of_its_published_commands(target, draf
     assert bool(layers.get("h100", {}).get("warnings")) is is_unpacked
 
 
-def test_a_quantization_that_vllm_dropped_takes_the_last_release_that_reads_it():
+def test_dropped_quantization_selects_last_supporting_release():
     config = {"quantization_config": {"quant_method": "bitsandbytes"}}
     assert str(derived(QWEN_8B | config, EAGLE3).newest_vllm) == "0.27.1"
     with pytest.raises(UsageError) as refused:
@@ -283,7 +283,7 @@ def test_a_quantization_that_vllm_dropped_takes_the_last_release_that_reads_it()
 
 
 @pytest.mark.parametrize(("block", "sequences"), [(8, 256), (16, 256), (64, 127)])
-def test_a_batch_holds_the_drafts_of_all_its_sequences(block, sequences):
+def test_batch_holds_drafts_of_all_sequences(block, sequences):
     """VLLM 0.20 to 0.27 start only where that is more than they take, which their defaults are not on a small GPU."""
     pair = derived(QWEN_27B, dflash(5120, block))
     batched, most = pair.flags["max-num-batched-tokens"], pair.flags["max-num-seqs"]
@@ -291,7 +291,7 @@ def test_a_batch_holds_the_drafts_of_all_its_sequences(block, sequences):
     assert "max-num-seqs" not in derived(QWEN_27B).flags
 
 
-def test_every_release_of_the_table_is_one_that_an_engine_can_have():
+def test_architecture_table_names_valid_methods_and_releases():
     table = load_architectures()
     assert {kind.method for kind in (*table.drafters.values(), *table.speculators.values())} <= set(Method)
     assert all(not known.states or not known.since or known.states >= known.since for known in table.targets.values())

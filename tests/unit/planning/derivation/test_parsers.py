@@ -69,7 +69,7 @@ def test_a_plan_without_a_parser_says_why(template, tokens, why):
     assert why in reason
 
 
-def test_tokens_that_a_parser_needs_let_it_through():
+def test_required_tokens_allow_parser():
     assert choose(LLAMA, {"<|python_tag|>"})[0][0] == "llama3_json"
 
 
@@ -77,7 +77,7 @@ def test_a_release_without_the_parser_gets_none():
     assert choose("<atem:invoke", vllm="0.20.2")[0][0] == ""
 
 
-def test_a_llama_with_another_tokenizer_gets_no_parser(tmp_path):
+def test_llama_with_foreign_tokenizer_gets_no_parser(tmp_path):
     """SmolLM2 is a LlamaForCausalLM that talks in ChatML; vLLM ended where it was given llama3_json."""
     for file in SMOLLM2.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

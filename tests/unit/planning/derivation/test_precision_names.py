@@ -21,7 +21,7 @@ DRAFTERS = ["z/other-DFlash", f"{LAGUNA}-DFlash", f"{LAGUNA}-DFlash-FP8", "z/las
         (f"{LAGUNA}-BF16", ""),
     ],
 )
-def test_the_drafter_of_the_targets_precision_stands_before_its_kind(target, own):
+def test_drafter_with_target_precision_precedes_its_kind(target, own):
     """Where the first of them stood, the others in their order; what has no kind stays where it is."""
     arranged = arrange_by_precision(DRAFTERS, target, str)
     names = [name for name, _ in arranged]
@@ -31,7 +31,7 @@ def test_the_drafter_of_the_targets_precision_stands_before_its_kind(target, own
     assert [name for name, is_own in arranged if is_own] == [first]
 
 
-def test_the_names_of_the_catalogue_say_their_precision_or_nothing():
+def test_catalogue_names_state_true_precision_or_none():
     said = {
         (split_precision(model.repo).precision, model.precision.partition(" ")[0].replace("awq", "int4"))
         for target in load_catalogue().targets.values()

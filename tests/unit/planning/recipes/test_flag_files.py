@@ -53,11 +53,11 @@ def here(tmp_path, monkeypatch):
         ("chat-template", None, None),
     ],
 )
-def test_a_path_is_made_absolute_where_the_file_is(here, name, value, path):
+def test_file_path_becomes_absolute_in_flag(here, name, value, path):
     assert make_absolute(name, value) == (path and path.replace("{here}", str(here)))
 
 
-def test_a_setting_by_any_way_is_found_from_anywhere(here):
+def test_file_setting_becomes_absolute_on_every_route(here):
     """By --set, --vary, the options of the panel and a command that is imported."""
     path = str(here / "t.jinja")
     planned = command_line.planned("demo-cpu", "--set", "chat-template=t.jinja")
@@ -78,13 +78,13 @@ def test_a_setting_by_any_way_is_found_from_anywhere(here):
     [("none.jinja", True), ("/none/t.jinja", True), ("t.jinja", False), ("{% if x %}a{% endif %}", False),
      ("template_chatml.jinja", False), ("null", False)],
 )  # fmt: skip
-def test_a_file_that_is_nowhere_fails_a_check(value, is_missing):
+def test_missing_flag_file_fails_check(value, is_missing):
     planned = command_line.planned("demo-cpu", "--set", f"chat-template={value}")
     assert [check.name for check in check_files(planned.resolved)] == ["file"] * is_missing
     assert bool(list_missing(planned.resolved.flags)) is is_missing
 
 
-def test_a_file_of_the_targets_repository_is_found(here):
+def test_flag_file_in_target_repository_is_found(here):
     """As the cache holds it: a recipe's template beside the weights needs no path."""
     model = here / "model"
     model.mkdir()
@@ -98,7 +98,7 @@ def test_a_file_of_the_targets_repository_is_found(here):
     assert "unsloth.jinja" in check.finding
 
 
-def test_every_flag_of_the_table_is_one_of_a_release():
+def test_every_path_flag_exists_in_some_release():
     known = serve_flags.list_flags("0.20.2") | serve_flags.list_flags("0.33.0")
     assert {name.partition(".")[0] for name in ALL} - set(known) == {"logging-config"} - set(known)
 
@@ -106,7 +106,7 @@ def test_every_flag_of_the_table_is_one_of_a_release():
 @pytest.mark.index
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
-def test_every_flag_that_a_release_describes_as_a_path_is_in_the_table(version):
+def test_path_flags_of_release_are_in_table(version):
     """By the texts beside the fields of its configuration, of which its flags are made."""
     try:
         with wheels.opened("vllm", version) as wheel:

@@ -174,7 +174,7 @@ MISTAKES = [
 ]
 
 
-def test_a_mistake_is_named_with_file_line_and_key(tmp_path):
+def test_recipe_mistake_names_file_line_and_key(tmp_path):
     """The message is file:line: key: what was expected; the line is the one with the key, or the item's first."""
     for old, new, key, expected in MISTAKES:
         assert FULL.count(old) == 1, old
@@ -213,7 +213,7 @@ def test_what_is_no_recipe_is_refused(tmp_path, content, expected):
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: " + b"x" * 300_000, b"[" * 5000, b"a: \x00"])
-def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path, content):
+def test_binary_or_oversized_recipe_file_is_refused(tmp_path, content):
     """Binary, huge and deep files cost neither memory nor a traceback."""
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
@@ -228,7 +228,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my recipe", "x" * 65])
-def test_a_name_that_no_run_could_have_is_refused(tmp_path, name, snapshot):
+def test_recipe_name_unfit_for_run_is_refused(tmp_path, name, snapshot):
     path = tmp_path / f"{name}.yaml"
     path.write_text(FULL)
     with pytest.raises(RecipeError) as caught:
@@ -237,7 +237,7 @@ def test_a_name_that_no_run_could_have_is_refused(tmp_path, name, snapshot):
 
 
 @pytest.mark.parametrize("flag", ["host", "Served_Model_Name", "speculative_config.model", "por", "no-enforce-eager"])
-def test_a_flag_of_ours_is_reserved_however_it_is_spelled(flag):
+def test_reserved_flag_is_recognized_in_every_spelling(flag):
     """As vLLM's parser reads it: underscores, dots, cut short, negated."""
     assert serve_flags.explain_reserved_flag(flag)
 
@@ -245,7 +245,7 @@ def test_a_flag_of_ours_is_reserved_however_it_is_spelled(flag):
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(UsageError, match="did you mean 'demo-cpu'"):
         recipe_loader.find_recipe("demo-gpu")
-    with pytest.raises(UsageError, match=r"there are: demo-cpu, gemma-4-12b, .*qwen3\.5-35b-a3b"):
+    with pytest.raises(UsageError, match=r"there are: deepseek-v4-flash, demo-cpu, gemma-4-12b, .*qwen3\.5-35b-a3b"):
         recipe_loader.find_recipe("zzzzzz")
 
 

@@ -112,7 +112,7 @@ OURS = {"--host", "--port", "--served-model-name", "--speculative-config", "--en
 
 @fuzz
 @given(data=st.data())
-def test_a_changed_tree_is_a_recipe_or_one_error(tmp_path, data):
+def test_changed_recipe_loads_or_gives_one_error(tmp_path, data):
     tree = yaml.safe_load(FULL)
     for _ in range(data.draw(st.integers(1, 3))):
         all_places = places(tree)
@@ -150,7 +150,7 @@ KEYS += ["drafter.model", "drafter.revision", "drafter.served_name", "synthetic"
 @fuzz
 @given(changes=st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=12), values, max_size=3))
 @example(changes={"chat-template": "\ud800"})
-def test_settings_by_hand_are_a_plan_or_one_error(changes):
+def test_fuzzed_settings_give_plan_or_one_error(changes):
     recipe = recipe_loader.find_recipe("gemma-4-31b")
     try:
         made = resolution.resolve_recipe(recipe, Hardware.GB10, settings=changes)

@@ -140,7 +140,7 @@ def test_patches_warnings_and_differences_add_up():
     assert made.differs == {"who": "profile", "only": "recipe", "more": "hardware"}
 
 
-def test_what_is_said_of_a_model_goes_with_it():
+def test_model_warnings_disappear_with_their_model():
     """A variant or a setting with another target or drafter is not warned of the one below; nor is a plain launch."""
     recipe = recipe_loader.find_recipe("gemma-4-31b")
     plain = resolve_recipe(recipe, Hardware.GB10)
@@ -162,7 +162,7 @@ def test_what_is_said_of_a_model_goes_with_it():
         assert not drafter & set(build_plan(other).warnings)
 
 
-def test_what_is_set_by_hand_differs_no_more():
+def test_user_settings_are_not_reported_as_deviations():
     """A host, a name, a port, a variable or a flag that the user chose is not told as a choice of ours."""
     recipe = recipe_loader.find_recipe("qwen3.5-35b-a3b")
     whole = resolve_recipe(recipe, Hardware.GB10).differs
@@ -175,7 +175,7 @@ def test_what_is_set_by_hand_differs_no_more():
     assert whole.keys() - asked.keys() == {"port"}
 
 
-def test_a_model_without_a_config_keeps_the_one_below():
+def test_model_without_config_inherits_architecture_only():
     """A quantized target has the architecture of the one it was made from, but no other property of it."""
     made = layered(4)
     assert made.target == Target("owner/quantized", "mine", size_gb=17, config=ModelConfig(head_dim=256))
@@ -185,7 +185,7 @@ def test_a_model_without_a_config_keeps_the_one_below():
     assert drafter.config == ModelConfig(head_dim=64)
 
 
-def test_models_by_hand_drop_what_is_known_of_others():
+def test_models_by_hand_lose_recipe_models_facts():
     """Size, access, quantization, revision and figures are the recipe's models' only; the architecture stays."""
     changes = {"target.model": "me/target", "drafter.model": "me/drafter", "drafter.revision": "abc"}
     made = resolve_recipe(RECIPE, Hardware.GB10, profile="seed", settings=changes)
@@ -198,7 +198,7 @@ def test_models_by_hand_drop_what_is_known_of_others():
     assert build_plan(named).expected
 
 
-def test_another_target_of_a_part_keeps_the_name_of_the_recipe():
+def test_target_of_recipe_part_keeps_served_name():
     """Its clients ask for the same model, whatever its precision; one with a name of its own has that."""
     for name, served in (("", "mine"), ("awq", "awq")):
         part = RecipePart(target=Target("me/awq", name, size_gb=9.5))
@@ -207,7 +207,7 @@ def test_another_target_of_a_part_keeps_the_name_of_the_recipe():
         assert (made.model, made.served_name, made.size_gb) == ("me/awq", served, 9.5)
 
 
-def test_a_model_by_hand_that_the_recipe_knows_brings_its_own_facts():
+def test_known_model_by_hand_brings_its_facts():
     """Size, terms and quantization of that one, wherever the recipe names it; nothing of another revision of it."""
     known = Target("me/awq", "awq", size_gb=9.5, gated=False, licence="MIT", quantization="AWQ")
     layer = RecipePart(target=known, drafter=Drafter("me/small", max_tokens=3))
@@ -230,12 +230,12 @@ def test_a_model_by_hand_that_the_recipe_knows_brings_its_own_facts():
         (4, [("a user", "seed profile, no variant, gb10"), ("another", "stock profile, no variant, gb10")]),
     ],
 )
-def test_figures_of_another_set_up_come_last_with_what_they_are_of(count, expected):
+def test_figures_of_other_setups_come_last_labelled(count, expected):
     """The profile's own first; nobody measured the variant, so all of its figures are of another set-up."""
     assert [(band.source, band.set_up) for band in build_plan(layered(count)).expected] == expected
 
 
-def test_a_class_without_speeds_has_those_of_others():
+def test_class_without_speeds_shows_those_of_others():
     assert [band.set_up for band in build_plan(resolve_recipe(RECIPE, Hardware.H200)).expected] == [
         "stock profile, gb10",
         "seed profile, gb10",
@@ -320,7 +320,7 @@ def standing(hardware: Hardware, profile: str, variant: str = "", engine: Engine
     return found.status.value, found.why
 
 
-def test_who_says_how_far_it_can_be_trusted(snapshot):
+def test_standing_names_the_layer_that_decides_it(snapshot):
     """An engine by hand, then the variant, the hardware, a hardware nobody named, the profile, the recipe."""
     engine = EngineSpec("0.26.0")
     assert standing(Hardware.GB10, "seed", "other", engine) == ("experimental", snapshot)
@@ -333,7 +333,7 @@ def test_who_says_how_far_it_can_be_trusted(snapshot):
     assert resolve_recipe(RECIPE, Hardware.H100).standing.link == "https://example.org"
 
 
-def test_what_was_reported_of_a_variant_elsewhere_says_nothing_here():
+def test_variant_report_counts_only_where_measured():
     """A standing that is about one class and profile makes the variant experimental on the others."""
     recipe = recipe_loader.find_recipe("gemma-4-31b")
 
@@ -406,7 +406,7 @@ def test_flags_become_words():
     ("value", "word"),
     [(True, "true"), (False, "false"), ([1, "b"], '[1, "b"]'), (3, "3"), ("x", "x"), ({"y": 1}, '{"y": 1}')],
 )
-def test_a_key_inside_a_flag_has_one_word_for_its_value(value, word):
+def test_nested_flag_key_takes_exactly_one_word(value, word):
     """As vLLM's parser has it: it takes the next word, and would take the next flag when there were none."""
     assert build_flag("compilation-config.pass_config.x", value) == [
         "--compilation-config.pass_config.x",
@@ -443,7 +443,7 @@ def test_another_engine_spec_has_another_folder():
         assert engine_folder_for(replace(spec, **change)) != engine_folder_for(spec)
 
 
-def test_another_target_has_its_own_weights_and_quantization():
+def test_other_target_drops_recipe_weights_and_quantization():
     """What a recipe knows of its own target's weights, and asks of them, does not hold; what is set by hand does."""
     recipe = recipe_loader.find_recipe("gemma-4-31b")
 
@@ -459,7 +459,7 @@ def test_another_target_has_its_own_weights_and_quantization():
     assert resolve(target_model="me/mine", quantization="fp8") == (None, "fp8", "")
 
 
-def test_what_cannot_start_can_be_mended_as_its_reason_says():
+def test_broken_setup_improves_once_cause_is_removed():
     """By 0.20.2's sources FlashAttention takes no fp8 KV cache on such a GPU."""
     recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
 
