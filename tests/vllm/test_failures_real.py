@@ -240,7 +240,7 @@ async def _launched_beside(port: int) -> None:
 
 async def test_panel_relaunches_killed_server_with_one_key(with_engine):
     """The leader is killed while it starts: the panel shows it and what is left; f ends that and launches anew."""
-    panel = DflashApp()
+    panel = DflashApp(load=lambda: {"toy": recipe_loader.find_recipe("toy")})
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "toy" in text(panel))
         await pilot.press("enter")
