@@ -1,4 +1,4 @@
-"""Send prompts to one server, measure each request, and sum up.
+"""Send prompts to one server, measure each request, and summarize them.
 
-Imports `runs`, `planning`, `events` and `common`; knows nothing of experiments.
+Imports `runs`, `planning`, `events` and `common`; does not know experiments.
 """

@@ -1,4 +1,4 @@
-"""A conversation with a server, its answers as they stream, and the checks of what a served pair has to do."""
+"""Chat with a server, stream its answers, and check the functions of a served pair."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.verification import CheckResult, FunctionalCheck
 
 KIND = "Chat"
-# Characters that are sent again with every turn: the newest of the conversation.
+# Most characters of the conversation that each turn sends; older messages are dropped.
 MOST_CHARACTERS = 1 << 18
-# An answer takes a quarter of the context at most: one without an end would leave no room for the next line.
+# An answer may take a quarter of the context: an endless one would leave no room for the next turn.
 _ANSWER_SHARE = 4
-# Characters of an answer that are kept and shown; what comes after is counted only.
+# Characters of an answer that are kept and shown; later ones are only counted.
 LONGEST_ANSWER = 1 << 18
 _MOST_TOOL_CALLS = 16
 _COUNT = "Count from one to thirty in words, with commas."
@@ -39,44 +39,45 @@ _TOOL = {
 }
 _NEEDLE = "heliotrope-4711"
 _LINE = "Note {}: shelf {} holds {} jars of blue paint.\n"
-# Of the context that the long prompt takes, in tokens at most, and characters that a token has at least in most texts.
+# The long prompt: its share of the context, its most tokens, its tokens if the context is unknown, and the characters
+# that a token has at least in most texts.
 _SHARE, _LONGEST, _UNKNOWN, _PER_TOKEN = 0.7, 24_000, 4_000, 3
 _TRIES = 6
-# What a server answers that does not take a field of a request.
+# HTTP status codes of servers that reject a field of a request.
 _REFUSED = {400, 404, 422, 501}
-# A published acceptance length is of other prompts than ours; less than this share of the least is too little.
+# Least share of the lowest published acceptance length: that one was measured with other prompts.
 _ENOUGH = 0.85
 
 
 class Part(StrEnum):
-    """What a piece of an answer belongs to."""
+    """The part of an answer that a piece belongs to."""
 
     THINKING = "thinking"
     ANSWER = "answer"
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A function that the model asks for; its arguments are JSON if the model wrote such."""
+    """A function call of the model; its arguments are the model's text, usually JSON."""
 
     name: str
     arguments: str
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What a server has answered: text, thoughts and tool calls, and how long it took."""
+    """One answer of a server: text, reasoning, tool calls and measures."""
 
     text: str
     thinking: str
     tool_calls: tuple[ToolCall, ...]
     request: RequestDone
-    """Its measures, and why it failed."""
+    """Its measures and its error."""
 
 
 PieceSink = Callable[[Part, str], None]
 
 
 class AnswerStream(CompletionStream):
-    """Measures an answer, and gives its pieces to `show` as they come."""
+    """Measures an answer, and passes its pieces to `show` as they arrive."""
 
     def __init__(self, show: PieceSink | None = None) -> None:
         super().__init__(KIND)
@@ -86,14 +87,14 @@ class AnswerStream(CompletionStream):
         self._calls: dict[int, list[str]] = {}
 
     def read_delta(self, delta: Delta) -> None:
-        """Take one piece: text of the answer, of its thoughts, or of a tool call."""
+        """Take one piece: answer text, reasoning or a tool call."""
         self._take(Part.THINKING, delta.reasoning_content or delta.reasoning)
         self._take(Part.ANSWER, delta.content)
         for call in delta.tool_calls or ():
             self._take_call(call)
 
     def build_turn(self, done: RequestDone) -> Turn:
-        """Return the whole answer, once all of it was taken."""
+        """Return the answer as received so far."""
         text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
         calls = tuple(ToolCall(name, arguments) for name, arguments in self._calls.values())
         return Turn(text, thinking, calls, done)
@@ -108,7 +109,7 @@ class AnswerStream(CompletionStream):
             self._show(part, piece)
 
     def _take_call(self, call: CallPiece) -> None:
-        """Take a piece of a tool call: its name comes first, its arguments bit by bit."""
+        """Take a piece of a tool call: the name comes first, the arguments in pieces."""
         place = len(self._calls) if call.index is None else call.index
         if call.function is None or (place not in self._calls and len(self._calls) >= _MOST_TOOL_CALLS):
             return
@@ -119,20 +120,20 @@ class AnswerStream(CompletionStream):
 
 
 class Conversation:
-    """The turns so far with one server, of which the oldest are forgotten, and how it is to answer."""
+    """The recent turns with one server, the system prompt and the temperature."""
 
     def __init__(self, server: Server, *, system: str = "", temperature: float | None = None) -> None:
         self.server, self.system, self.temperature = server, system, temperature
         self.messages: list[dict[str, str]] = []
 
     def clear(self) -> None:
-        """Forget all turns but not the system prompt."""
+        """Drop all turns; keep the system prompt."""
         self.messages = []
 
     async def ask(self, text: str, show: PieceSink | None = None) -> Turn:
-        """Send `text` and return the answer, of which `show` gets the pieces as they come.
+        """Send `text` and return the answer; `show` receives its pieces as they arrive.
 
-        Of one that fails the answer stays as far as it came; without any the turn is forgotten.
+        A partial answer is kept in the conversation; without any text the turn is dropped.
         """
         stream = AnswerStream(show)
         self.messages.append({"role": "user", "content": _make_sendable(text)})
@@ -165,7 +166,7 @@ class Conversation:
 
 
 def _make_sendable(text: str) -> str:
-    """Return `text` with ? for bytes that were no characters where it was typed or piped, which JSON cannot hold."""
+    """Return `text` with ? for undecodable input bytes (surrogates), which JSON cannot hold."""
     return text.encode(errors="replace").decode()
 
 
@@ -178,18 +179,18 @@ def _failed(name: str, detail: str) -> FunctionalCheck:
 
 
 def skip_check(name: str, why: str) -> FunctionalCheck:
-    """Return a check that is not made."""
+    """Return a skipped check."""
     return FunctionalCheck(name, CheckResult.SKIPPED, why)
 
 
 async def check_server(server: Server) -> AsyncIterator[FunctionalCheck]:
-    """Yield each check of a server that answers, as it ends; without an answer there is no other check."""
+    """Yield each check of a server as it ends; stop after the first if the server does not answer."""
     turn = await _ask(server, _COUNT, max_tokens=96)
     if turn.request.error:
         yield _failed("answers", turn.request.error)
         return
     yield _passed("answers", f"{pluralize(turn.request.tokens, 'token')} in {turn.request.total:.1f} s")
-    if turn.request.chunk_p50 is None:  # a busy client reads a short answer in one piece, a busy server sends it so
+    if turn.request.chunk_p50 is None:  # retry: a busy client or server may deliver a short answer in one piece
         turn = await _ask(server, _COUNT, max_tokens=96)
     yield _judge_stream(turn.request)
     checks: tuple[Callable[[Server], Awaitable[FunctionalCheck]], ...]
@@ -199,7 +200,7 @@ async def check_server(server: Server) -> AsyncIterator[FunctionalCheck]:
 
 
 async def _ask(server: Server, text: str, **more: Any) -> Turn:
-    """Ask something greedily, outside of any conversation."""
+    """Send a greedy request outside of any conversation."""
     stream = AnswerStream()
     body: Mapping[str, Any] = {
         "messages": [{"role": "user", "content": text}],
@@ -258,7 +259,7 @@ async def _check_reasoning(server: Server) -> FunctionalCheck:
 
 
 def _why_not(server: Server, flag: str, what: str) -> str:
-    """Return why a check that needs a parser is not made; empty where it is, and where the launch is unknown."""
+    """Return why a check that needs a parser is skipped; empty if it is made."""
     if server.run is None:
         return ""
     plan = server.run.plan
@@ -268,7 +269,7 @@ def _why_not(server: Server, flag: str, what: str) -> str:
 
 
 async def _check_long_context(server: Server) -> FunctionalCheck:
-    """Hide a word in a long prompt; where the server says that it is too long, in a shorter one."""
+    """Ask for a word hidden in a long prompt; halve the prompt while the server rejects it (HTTP 400)."""
     name, context = "long context", server.facts.context
     tokens = min(_SHARE * context, _LONGEST) if context else _UNKNOWN
     characters = round(tokens * _PER_TOKEN)
@@ -295,7 +296,7 @@ def _hide_needle(characters: int) -> str:
 
 
 async def _check_acceptance(server: Server) -> FunctionalCheck:
-    """Send the five prompt kinds and hold the acceptance length against the nearest that was published."""
+    """Send the five prompt kinds and compare the acceptance length with the published one."""
     name, plan = "acceptance", server.run.plan if server.run else None
     if plan and not plan.num_speculative_tokens:
         return skip_check(name, "nothing is drafted")
@@ -317,7 +318,6 @@ async def _check_acceptance(server: Server) -> FunctionalCheck:
 
 
 def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
-    """Return whether an acceptance length is at least what was published of the same set-up."""
     name, measured = "acceptance", f"AL {format_number(length, 2)}"
     band = next((band for band in plan.expected if band.acceptance_length), None)
     if length is None:

@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 
 _TIMEOUT, _READING = 30.0, 600.0
 _METRICS_TIMEOUT = 5.0
-# Seconds for a whole request, however steadily its answer drips: so many, and so many for each token asked for. A GB10
-# needs a sixth of that for 2,000 tokens at 3 tok/s behind a prompt of 32k.
+# Deadline of a whole request in seconds, and its part per token of max_tokens. A GB10 needs a sixth of it for 2,000
+# tokens at 3 tok/s after a prompt of 32k tokens.
 _DEADLINE, _DEADLINE_PER_TOKEN = 1800.0, 2.0
-# Of an answer whose length is left to the server, for the two.
+# The max_tokens that the deadline and the limit of pieces assume if a request sets none.
 _MOST_TOKENS = 1 << 15
-# A token comes in one piece or with others; some servers split it, and send more pieces at the end.
+# Limit of an answer's pieces: some servers split a token into several pieces, and send more pieces at the end.
 _PIECES_PER_TOKEN, _MORE_PIECES = 4, 64
-# Seconds for an answer that has said that it is complete to end, so that its connection can be used again.
+# Seconds in which a complete answer may close its stream, so that the connection can be reused.
 _ENDING = 1.0
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
-# Some 250 bytes come with a token; of an error the first words are shown.
+# Limits in bytes: an answer (a token takes about 250), one of its lines, and the quoted start of an HTTP error.
 _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
 _HINTS = {401: "; the server requires an API key: set VLLM_API_KEY to the one it was launched with"}
 _PROBE = Prompt(PROBE, "Say hello.", 1)
-# Each chunk says how many tokens there are by then, so that those without a text are timed, too.
+# Each chunk reports the token count so far, so that tokens without text are timed, too.
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 AnswerSink = Callable[[RequestDone, Answer, tuple[ArrivalMark, ...]], None]
-# The likeliest tokens that are asked for at each position.
+# How many of the likeliest tokens are requested at each position.
 _CANDIDATES = 5
-# The server's logits of all positions are in memory at once: of 1,024 with 262,144 tokens 1 GiB in float32.
+# The server holds the logits of all positions in memory: 1,024 positions of 262,144 tokens are 1 GiB in float32.
 MOST_POSITIONS = 1024
 _SCORE_READING = 1800.0
 _ID_PREFIX = "token_id:"
 Scores = Mapping[int, float]
-"""The log-probability (natural logarithm) of the likeliest tokens at a position, and of the token that stands there."""
+"""Log-probabilities (natural logarithm) by token: the likeliest ones at a position, and the actual one."""
 
 
 def order_requests(suite: Suite, rounds: int = 1, seed: int = 0) -> list[tuple[Prompt, int]]:
-    """Return what `send_suite` sends: each prompt, and the number that tells its repetitions apart."""
+    """Return the requests of `send_suite` in order: each prompt with the number of its repetition."""
     return list(islice(_iterate_requests(suite, seed), rounds * suite.requests))
 
 
@@ -81,10 +81,10 @@ async def send_suite(
     keep: AnswerSink | None = None,
     record: LoadRecord | None = None,
 ) -> AsyncGenerator[RequestDone, None]:
-    """Send the prompts of a suite and yield each request as it ends; a failure is in the request's `error`.
+    """Send the prompts of a suite and yield each request as it ends; failures are in its `error`.
 
-    `keep` takes each complete answer. With a `record` its load counts, not `streams`, and the fillers that keep it up
-    are yielded, too, as of the kind `FILLER`.
+    `keep` receives each complete answer. A `record` sets the load instead of `streams`; its fillers are yielded, too,
+    with the kind `FILLER`.
     """
     record = record or LoadRecord(Load(streams, refill=False))
     requests = _iterate_requests(suite, sampling.seed)
@@ -113,14 +113,14 @@ async def send_suite(
 
 
 async def send_prompt(server: Server, prompt: Prompt, sampling: Sampling, *, number: int = 0) -> RequestDone:
-    """Send one prompt alone; `number` tells its repetitions apart, so that no cache answers."""
+    """Send one prompt; a `number` per repetition keeps the prefix cache from answering."""
     body = _build_measured_body(server, prompt, number, sampling)
     async with _client(server) as client:
         return await _send_measured(client, server, body, CompletionStream(prompt.kind, number))
 
 
 async def send_trial(server: Server, text: str) -> tuple[RequestDone, CompletionStream]:
-    """Send a short prompt in the form of those that are measured, to see which form a server takes."""
+    """Send a short prompt in the form of a measured request, to see which fields a server accepts."""
     body = _build_measured_body(server, Prompt(WARM_UP, text, 8), 0, Sampling(temperature=None, fixed=False))
     stream = CompletionStream(WARM_UP)
     async with _client(server) as client:
@@ -128,7 +128,7 @@ async def send_trial(server: Server, text: str) -> tuple[RequestDone, Completion
 
 
 async def find_token_count(server: Server, text: str) -> TokenCount:
-    """Return how the tokens of a server that streams no usage are counted."""
+    """Return how to count the tokens of a server that streams no usage."""
     async with _client(server) as client:
         try:
             await count_text_tokens(client, server.model, text)
@@ -138,14 +138,14 @@ async def find_token_count(server: Server, text: str) -> TokenCount:
 
 
 async def send_first_request(server: Server) -> RequestDone:
-    """Send the short request, sampled as the server likes, that shows whether it can generate."""
+    """Send a short request with the server's default sampling, to see whether it can generate."""
     body = _build_body(server, _WARM_UP.text, _WARM_UP.max_tokens)
     async with _client(server) as client:
         return await _send(client, server, body, CompletionStream(WARM_UP))
 
 
 async def send_greedy_warm_up(server: Server) -> tuple[RequestDone, Answer]:
-    """Send the same request at temperature 0, where drafts are verified by another kernel; return its answer, too."""
+    """Send the first request at temperature 0, which uses another verification kernel; return the answer, too."""
     body = _build_body(server, _WARM_UP.text, _WARM_UP.max_tokens) | {"temperature": 0.0, "return_token_ids": True}
     stream = CompletionStream(GREEDY_WARM_UP)
     async with _client(server) as client:
@@ -153,7 +153,7 @@ async def send_greedy_warm_up(server: Server) -> tuple[RequestDone, Answer]:
 
 
 async def send_long_warm_up(server: Server, words: int) -> RequestDone:
-    """Send a greedy request with a prompt of some `words` tokens, which is like no other, so that no cache has it."""
+    """Send a greedy request with a unique prompt of about `words` tokens, which the prefix cache lacks."""
     text = f"{words} words:{' tree' * words}"
     body = _build_body(server, text, _WARM_UP.max_tokens) | {"temperature": 0.0}
     async with _client(server) as client:
@@ -161,14 +161,14 @@ async def send_long_warm_up(server: Server, words: int) -> RequestDone:
 
 
 async def send_conversation(server: Server, body: Mapping[str, Any], stream: CompletionStream) -> RequestDone:
-    """Send the body of a conversation; `stream` takes the answer as it comes."""
+    """Send the body of a conversation; `stream` receives the answer as it arrives."""
     whole = {"model": server.model, **body, **_list_stream_fields(server)}
     async with _client(server) as client:
         return await _send_measured(client, server, whole, stream)
 
 
 async def send_probe(server: Server, patience: float) -> RequestDone:
-    """Ask for one token within `patience` seconds, to see whether a server that was idle can still generate."""
+    """Request one token within `patience` seconds, to see whether an idle server can still generate."""
     async with _client(server, patience) as client:
         body = _build_body(server, _PROBE.text, _PROBE.max_tokens)
         return await _send(client, server, body, CompletionStream(PROBE), patience)
@@ -186,14 +186,13 @@ def _build_body(server: Server, text: str, max_tokens: int) -> dict[str, Any]:
 
 
 def _list_stream_fields(server: Server) -> dict[str, Any]:
-    """Return how the answer is to be streamed and counted, as far as the server takes it."""
     if not server.facts.takes_usage:
         return {"stream": True}
     return _STREAMED if server.facts.takes_extras else _STREAMED | {"stream_options": {"include_usage": True}}
 
 
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
-    """Return the text of a prompt in the round `number`: no two that are salted begin alike, in every boot the same."""
+    """Return a prompt's text; if salted it begins with a tag that differs per `number` but not per boot."""
     if not prompt.salted or prompt.follows:
         return prompt.text
     tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
@@ -201,10 +200,10 @@ def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
 
 
 def _build_measured_body(server: Server, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
-    """Return a request that no prefix cache can answer, unless the prompt is to be repeated as it is.
+    """Return the body of a measured request; if the prompt is salted, the prefix cache cannot answer it.
 
-    What a chat template puts before its text is the same for all, so each has a salt of its own, which is part of the
-    keys of vLLM's prefix cache and of nothing that is sampled.
+    The chat template puts the same tokens before every text, so each body has its own `cache_salt`, which is part of
+    the keys of vLLM's prefix cache and does not affect sampling.
     """
     text = make_prompt_unique(prompt, number, sampling.seed)
     body = _build_body(server, text, answer_length(prompt, sampling.scale))
@@ -219,7 +218,7 @@ def _build_measured_body(server: Server, prompt: Prompt, number: int, sampling: 
 
 
 def answer_length(prompt: Prompt, scale: float) -> int:
-    """Return how many tokens the answer may have."""
+    """Return the `max_tokens` of a prompt's scaled answer."""
     return max(8, round(prompt.max_tokens * scale))
 
 
@@ -230,7 +229,7 @@ async def _send_measured(
     stream: CompletionStream,
     keep: AnswerSink | None = None,
 ) -> RequestDone:
-    """Send a request; its steps are the server's own word in the answer, or its counters when nobody else sends."""
+    """Send a request; its steps come from the answer, or with one stream from the server's counters."""
     before = await _read_counters(client) if stream.streams == 1 and server.facts.has_counters else None
     done = await _send(client, server, body, stream)
     if keep and not done.error:
@@ -245,7 +244,7 @@ async def _send_measured(
 
 
 async def read_counters(server: Server) -> Counters | None:
-    """Return the server's counters now, or None when it has none or does not answer."""
+    """Return the server's current counters, or None if it has none or does not answer."""
     async with _client(server, _METRICS_TIMEOUT) as client:
         return await _read_counters(client) if server.facts.has_counters else None
 
@@ -257,7 +256,7 @@ async def _read_counters(client: httpx.AsyncClient) -> Counters | None:
 
 
 def compute_deadline(max_tokens: int) -> float:
-    """Return after how many seconds a request for so many tokens is given up."""
+    """Return the deadline in seconds of a request for `max_tokens`."""
     return _DEADLINE + _DEADLINE_PER_TOKEN * max_tokens
 
 
@@ -268,12 +267,12 @@ async def _send(
     stream: CompletionStream,
     patience: float | None = None,
 ) -> RequestDone:
-    """Send a streaming chat completion and return its measures, within `patience` seconds; a failure is in `error`."""
+    """Send a streaming chat completion and return its measures; failures and timeouts are in `error`."""
     longest = body.get("max_tokens", _MOST_TOKENS)
     patience = compute_deadline(longest) if patience is None else patience
     try:
         async with asyncio.timeout(patience):
-            stream.begin()  # the counters may have been read since it was made
+            stream.begin()  # reading the counters may have taken time since its creation
             stream.counts_chunks = server.facts.tokens is TokenCount.CHUNKS
             stream.pieces = [] if server.facts.tokens is TokenCount.TOKENIZE else None
             await _stream(client, body, stream, longest)
@@ -297,7 +296,7 @@ async def _send(
 
 
 class _Tokenized(msgspec.Struct):
-    """What /tokenize answers: vLLM and SGLang count, llama.cpp lists the tokens."""
+    """The response of /tokenize: vLLM and SGLang send a count, llama.cpp the list of tokens."""
 
     count: int | None = None
     tokens: list[Any] | None = None
@@ -307,7 +306,7 @@ register_type(_Tokenized)
 
 
 async def count_text_tokens(client: httpx.AsyncClient, model: str, text: str) -> int:
-    """Return how many tokens a text has by the server's /tokenize; raise `BadResponse` where it has none."""
+    """Return a text's token count from the server's /tokenize; raise `BadResponse` if there is none."""
     fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
     response = await client.post("/tokenize", json=fields)
     try:
@@ -321,19 +320,18 @@ async def count_text_tokens(client: httpx.AsyncClient, model: str, text: str) ->
 
 
 def _compute_most_pieces(longest: int) -> int:
-    """Return in how many pieces the longest answer may come, of which no token needs more than a few."""
     return _PIECES_PER_TOKEN * longest + _MORE_PIECES
 
 
 async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, longest: int) -> None:
-    """Send a streaming chat completion and give `stream` the lines of the answer, or why it is none."""
+    """Send a streaming chat completion and pass the answer's lines, or the HTTP error, to `stream`."""
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
             async with contextlib.aclosing(_read_lines(response)) as lines:
                 async for line in lines:
                     stream.take(line)
                     if stream.is_complete:
-                        # What more it says is no part of it, but the connection can be used again once it ends.
+                        # The connection can be reused once the response has ended.
                         with contextlib.suppress(*bounded_http.list_failures(bounded_http.BadResponse)):
                             async with asyncio.timeout(_ENDING):
                                 while await anext(lines, "end") == "":
@@ -363,12 +361,12 @@ async def _read_lines(response: httpx.Response) -> AsyncGenerator[str, None]:
             raise bounded_http.BadResponse(f"the answer has a line of more than {_LONGEST_LINE >> 20} MiB")
         if size > _LONGEST_ANSWER:
             raise bounded_http.BadResponse(f"the answer has more than {_LONGEST_ANSWER >> 20} MiB")
-        await asyncio.sleep(0)  # thousands of pieces may be here already, which would be read without a pause
+        await asyncio.sleep(0)  # let other tasks run: thousands of pieces may be buffered already
     yield buffer.unfinished_line.decode(errors="replace")
 
 
 async def fetch_metrics(client: httpx.AsyncClient, url: str = "/metrics") -> Scrape:
-    """Return the values of a server's /metrics; raise `BadResponse` where the answer is not that of a vLLM server."""
+    """Return the values of a server's /metrics; raise `BadResponse` if they are not those of a vLLM."""
     reader = MetricsReader()
     await bounded_http.feed_bounded(client, url, reader.feed, "/metrics")
     if (scrape := reader.result()) is None:
@@ -398,7 +396,7 @@ register_type(_Completion)
 
 
 class TokenScorer:
-    """Asks one server about the tokens of answers, greedily and for log-probabilities before any sampling."""
+    """Decodes greedily and scores tokens by their log-probabilities before sampling, on one server."""
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else None
@@ -412,7 +410,7 @@ class TokenScorer:
         await self._client.aclose()
 
     async def decode(self, prompt: Sequence[int], count: int) -> tuple[list[int], list[Scores]]:
-        """Return `count` tokens that follow on the prompt, decoded one at a time, and the scores at each."""
+        """Return `count` tokens after the prompt, decoded one at a time, and the scores at each."""
         named = {"return_token_ids": True, "return_tokens_as_token_ids": True}
         choice = await self._ask(prompt, count, {"logprobs": _CANDIDATES, "ignore_eos": True, **named})
         tokens, scored = choice.token_ids or [], choice.logprobs.top_logprobs if choice.logprobs else []
@@ -423,7 +421,7 @@ class TokenScorer:
         ]
 
     async def read(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Scores]:
-        """Return the scores at each of `tokens`, which follow on the prompt, all computed in one step."""
+        """Return the scores at each of `tokens` after the prompt, all computed in one step."""
         choice = await self._ask([*prompt, *tokens], 1, {"prompt_logprobs": _CANDIDATES})
         scored = (choice.prompt_logprobs or [])[len(prompt) :]
         if len(scored) != len(tokens):
@@ -443,12 +441,12 @@ class TokenScorer:
 
 
 def measure_gaps(tokens: Sequence[int], scores: Sequence[Scores]) -> list[float]:
-    """Return by how much the log-probability of each token is below that of the likeliest at its position."""
+    """Return how far each token's log-probability is below that of the likeliest at its position."""
     return [max(scored.values()) - scored[token] for token, scored in zip(tokens, scores, strict=True)]
 
 
 def measure_shifts(tokens: Sequence[int], decoded: Sequence[Scores], read: Sequence[Scores]) -> list[float]:
-    """Return by how much the lead of each token over its runner-up differs between two computations of the scores."""
+    """Return how much each token's lead over its runner-up differs between two computations of the scores."""
     shifts = []
     for token, decoded_scores, read_scores in zip(tokens, decoded, read, strict=True):
         runner_up = max(

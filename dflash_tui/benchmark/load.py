@@ -1,7 +1,7 @@
-"""A load on a server: when each request is sent, which of them count, and what is measured while they do.
+"""A load on a server: when each request is sent, which requests count, and what is measured meanwhile.
 
-Requests that count are the same in every boot, and as many as were asked for are under way as long as they are:
-*fillers* take the places of those that are over, and are broken off when the last one that counts has ended.
+The counted requests are the same in every boot. *Fillers* keep the concurrency constant while counted requests run:
+they replace requests that have ended, and are cancelled when the last counted one has ended.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from dflash_tui.benchmark.prompts import Prompt
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.events import BROKEN_OFF, FILLER, Amount, RequestDone, Whole
 
-# However fast requests arrive, no more than these are under way.
+# Most concurrent requests, however fast they arrive.
 MOST_UNDER_WAY = 1024
 
 
 class Load(NamedTuple):
-    """How requests come to a server: so many under way at a time, or by a rate."""
+    """How requests are sent to a server: with a fixed concurrency, or at a rate."""
 
     streams: int = 1
-    """How many are under way at a time; 0 where they come by a rate."""
+    """Concurrent requests; 0 if they are sent at a rate."""
     rate: float = 0.0
-    """Requests per second, which arrive at random (Poisson); 0 where so many are under way at a time."""
+    """Requests per second, at random times (Poisson); 0 with a fixed concurrency."""
     ramp: float = 0.0
-    """Seconds over which the load rises; requests that begin meanwhile do not count."""
+    """Seconds over which the load rises; requests that begin in them do not count."""
     refill: bool = True
-    """Whether fillers keep the load up until the last request that counts has ended."""
+    """Whether fillers keep the load up until the last counted request has ended."""
 
     def most_at(self, seconds: float) -> int:
-        """Return how many may be under way so long after the beginning."""
+        """Return how many requests may run `seconds` after the beginning."""
         if not self.streams:
             return MOST_UNDER_WAY
         return self.streams if seconds >= self.ramp else 1 + int(self.streams * seconds / self.ramp)
 
     def next_rise(self, seconds: float) -> float:
-        """Return at which second one more may be under way; infinity where the load rises no more."""
+        """Return the second at which one more request may run; infinity if the load rises no more."""
         return self.ramp * self.most_at(seconds) / self.streams if self.streams and seconds < self.ramp else math.inf
 
     def list_starts(self, seed: int) -> Iterator[float]:
-        """Yield for each request when it may begin: the times of a Poisson process, thinned while its rate rises."""
+        """Yield the second at which each request may begin: a Poisson process, thinned during the ramp."""
         while not self.rate:
             yield 0.0
         draw, at = random.Random(seed), 0.0  # noqa: S311 - nothing secret
@@ -59,43 +59,43 @@ class Load(NamedTuple):
 
 
 class MeasuredWindow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The time from when the first request that counts began until the last one ended, and what happened in it."""
+    """The time from the start of the first counted request to the end of the last, with its measures."""
 
     streams: Whole
-    """How many requests were to be under way; 0 where they came by a rate."""
+    """The requested concurrency; 0 with a rate."""
     seconds: Amount
-    """How long it was."""
+    """Its duration."""
     tokens: Whole
-    """The tokens that arrived in it, of whichever request."""
+    """The tokens that arrived in it, of counted and uncounted requests."""
     under_way: Amount
-    """How many requests were under way on average."""
+    """The average concurrency."""
     answers: Whole = 0
-    """How many requests were answered or begun to be, those before and after it included."""
+    """Requests with at least one arrival, those outside the window included."""
     filler_tokens: Whole = 0
-    """The tokens of requests that do not count, in it or not."""
+    """The tokens of uncounted requests, in the window or not."""
     joules: Amount | None = None
-    """What the GPUs consumed in it; None where the driver does not say."""
+    """The energy that the GPUs used in it; None if the driver does not report it."""
     rate: Amount = 0.0
-    """The requests per second that were to arrive; 0 where so many were to be under way."""
+    """The requested rate per second; 0 with a fixed concurrency."""
     completed: Whole = 0
-    """How many requests ended in it, those that do not count included."""
+    """Requests that ended in it, uncounted ones included."""
     filler_failures: Whole = 0
-    """How many requests that do not count failed; after the first one no more were sent."""
+    """Uncounted requests that failed; after any failure no more fillers are sent."""
 
     @property
     def tok_s(self) -> float | None:
-        """The output of all requests per second."""
+        """The output tokens per second of all requests."""
         return self.tokens / self.seconds if self.seconds else None
 
     @property
     def joules_per_token(self) -> float | None:
-        """The energy of an output token."""
+        """The energy per output token."""
         return None if self.joules is None or not self.tokens else self.joules / self.tokens
 
 
 @dataclass(eq=False)
 class Flight:
-    """A request that is under way or was."""
+    """A running or finished request."""
 
     stream: CompletionStream
     counts: bool
@@ -105,30 +105,30 @@ class Flight:
 
 
 class LoadRecord:
-    """Takes down what is under way while a load is on, and sums up its window."""
+    """Records the requests of a load, and summarizes its window."""
 
     def __init__(self, load: Load, meter: Callable[[], float | None] | None = None) -> None:
-        """Make the record of a load; `meter` returns the joules that the GPUs have consumed until now."""
+        """Record a load; `meter` returns the joules that the GPUs have used so far."""
         self.load, self._meter = load, meter
         self._flights: list[Flight] = []
         self._joules: list[float | None] = []
 
     def begin_flight(self, stream: CompletionStream, *, counts: bool) -> Flight:
-        """Take down that a request begins."""
+        """Record the start of a request."""
         if counts and self._meter and not self._joules:
             self._joules.append(self._meter())
         self._flights.append(flight := Flight(stream, counts, time.perf_counter()))
         return flight
 
     def end_flight(self, flight: Flight, *, failed: bool = False) -> None:
-        """Take down that a request is over, or was broken off."""
+        """Record the end of a request, cancelled ones included."""
         flight.ended, flight.failed = time.perf_counter(), failed
         if flight.counts and self._meter:
             self._joules[1:] = [self._meter()]
 
     @property
     def gaps(self) -> dict[str, list[float]]:
-        """The seconds between arrivals of requests that count and did not fail, by prompt."""
+        """The seconds between arrivals of counted, successful requests, by prompt kind."""
         gaps: dict[str, list[float]] = {}
         for flight in self._flights:
             if flight.counts and not flight.failed:
@@ -136,7 +136,7 @@ class LoadRecord:
         return gaps
 
     def measure_window(self) -> MeasuredWindow:
-        """Return what happened while requests counted, after all of them are over."""
+        """Return the window of the counted requests, once all of them have ended."""
         counted = [flight for flight in self._flights if flight.counts and flight.ended is not None]
         began = min((flight.began for flight in counted), default=0.0)
         ended = max((flight.ended or 0.0 for flight in counted), default=0.0)
@@ -160,18 +160,18 @@ class LoadRecord:
 
 
 class Send(Protocol):
-    """Sends a prompt and returns what its answer took; the stream measures it."""
+    """Sends a prompt and returns its measures, which the stream takes."""
 
     def __call__(
         self, prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool
     ) -> Coroutine[Any, Any, RequestDone]:
-        """Send the `number`-th request with a prompt."""
+        """Send request `number` of a prompt."""
 
 
 async def keep_under_way(
     record: LoadRecord, counted: list[tuple[Prompt, int]], fillers: Iterator[tuple[Prompt, int]], send: Send, seed: int
 ) -> AsyncGenerator[RequestDone, None]:
-    """Send requests as a load has them until all that count are over, and yield each as it ends; break off the rest."""
+    """Send requests until all counted ones have ended, yield each as it ends, and cancel the fillers."""
     load, under_way, left = record.load, set[asyncio.Task[RequestDone]](), deque(counted)
     counting, began, starts, refill = len(counted), time.perf_counter(), load.list_starts(seed), load.refill
     due, over = next(starts), list[RequestDone]()
@@ -184,7 +184,7 @@ async def keep_under_way(
                     break
                 counts = bool(left) and ((due if load.rate else now) >= load.ramp or not load.refill)
                 if not counts and not refill:
-                    due = max(due, load.ramp)  # no more fillers: what counts begins when the load is up
+                    due = max(due, load.ramp)  # no more fillers: counted requests begin when the load is up
                     break
                 prompt, number = left.popleft() if counts else next(fillers)
                 flight = record.begin_flight(
@@ -192,14 +192,14 @@ async def keep_under_way(
                 )
                 under_way.add(asyncio.create_task(_fly(record, flight, send, prompt, number)))
                 due = next(starts)
-            # Whoever takes them may be slow, as one that writes to a disk: others are under way again by now.
+            # Only now, as new requests are running again: the caller may be slow, such as one that writes to disk.
             for request in over:
                 yield request
             done = await _wait_for_some(under_way, began + (due if free else load.next_rise(now)))
             under_way -= done
             over = [task.result() for task in done]
             counting -= sum(request.kind != FILLER for request in over)
-            refill = refill and not any(request.error for request in over)  # it would be sent again and again
+            refill = refill and not any(request.error for request in over)  # a failing filler would be repeated
         for request in [*over, *await _break_off(under_way)]:
             yield request
     finally:
@@ -207,7 +207,7 @@ async def keep_under_way(
 
 
 async def _break_off(under_way: set[asyncio.Task[RequestDone]]) -> list[RequestDone]:
-    """Cancel requests that are under way; return what the fillers among them had until then."""
+    """Cancel running requests; return the partial results of the fillers among them."""
     for task in under_way:
         task.cancel()
     ended = await asyncio.gather(*under_way, return_exceptions=True)
@@ -215,7 +215,7 @@ async def _break_off(under_way: set[asyncio.Task[RequestDone]]) -> list[RequestD
 
 
 async def _fly(record: LoadRecord, flight: Flight, send: Send, prompt: Prompt, number: int) -> RequestDone:
-    """Send a request; a filler that is broken off has what it had until then."""
+    """Send a request; a cancelled filler returns its partial result."""
     failed = False
     try:
         done = await send(prompt, number, flight.stream, counts=flight.counts)
@@ -230,7 +230,7 @@ async def _fly(record: LoadRecord, flight: Flight, send: Send, prompt: Prompt, n
 
 
 async def _wait_for_some(under_way: set[asyncio.Task[RequestDone]], due: float) -> set[asyncio.Task[RequestDone]]:
-    """Wait until a request is over or another one is due, and return those that are over."""
+    """Wait until a request ends or the next one is due; return those that ended."""
     patience = None if math.isinf(due) else max(0.0, due - time.perf_counter())
     if not under_way:
         await asyncio.sleep(patience or 0.0)

@@ -1,6 +1,6 @@
-"""Result files of `vllm bench serve`: written for its readers, and read to compare them.
+"""Write and read the result files of `vllm bench serve`.
 
-A figure that was not measured is left out; what the same word means elsewhere is said in docs/numbers.md.
+A figure that was not measured is left out; docs/numbers.md says how other tools define the same words.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from dflash_tui.events import Amount, RequestDone, Whole
 
 _MILLISECONDS = 1000.0
 _VLLM_PERCENTILES = (50, 90, 95, 99)
-SIZE_LIMIT = 64 << 20  # with --save-detailed every gap between two chunks is in it
+SIZE_LIMIT = 64 << 20  # --save-detailed adds every gap between two chunks
 _NAME = 200
 _OURS = "dflash-tui "
 _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
 class LoadLevel(NamedTuple):
-    """How requests came to a server: a number at a time, or (0) a rate per second, 0 where that is unknown."""
+    """How requests were sent: `streams` at a time, or if that is 0 at a `rate` per second, 0 if unknown."""
 
     streams: int
     rate: float
 
 
 class Measured(NamedTuple):
-    """What was measured of a server; `output_tok_s` is that of the only level, with requests that do not count."""
+    """The measured requests of a server; `output_tok_s` is of a single level, uncounted requests included."""
 
     identity: str
     model: str
@@ -48,14 +48,14 @@ class Measured(NamedTuple):
 
     @property
     def last_level(self) -> tuple[LoadLevel, tuple[RequestDone, ...]]:
-        """How requests came when the last one ended, and all of that level."""
+        """The level of the last request that ended, with all requests of that level."""
         last = max(self.requests, key=lambda request: request.at)
         level = LoadLevel(last.streams, last.rate)
         return level, tuple(request for request in self.requests if (request.streams, request.rate) == level)
 
 
 def build_vllm_bench(measured: Measured) -> dict[str, Any]:
-    """Return the last level as `vllm bench serve --save-result` writes it; times are milliseconds."""
+    """Return the last level as `vllm bench serve --save-result` writes it; times are in milliseconds."""
     (streams, rate), done = measured.last_level
     good, seconds = [request for request in done if not request.error], busy_seconds(done)
     read, generated = sum(r.prompt_tokens for r in good), sum(r.tokens for r in good)
@@ -96,13 +96,13 @@ def build_vllm_bench(measured: Measured) -> dict[str, Any]:
 
 
 def _percentiles(values: Sequence[float]) -> Mapping[int, float]:
-    """Return the percentiles 1 to 99, interpolated as numpy does by default."""
+    """Return the percentiles 1 to 99, linearly interpolated like numpy's default."""
     cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
     return dict(enumerate(cuts, 1))
 
 
 def _count_drafts(good: Iterable[RequestDone]) -> dict[str, Any]:
-    """Return what is known of speculation: where each request's steps are, and the length as vLLM defines it."""
+    """Return the speculation fields, with vLLM's acceptance length; none unless each request has its steps."""
     drafts = [(r.steps, r.accepted) for r in good]
     steps, accepted = sum(s or 0.0 for s, _ in drafts), sum(a or 0.0 for _, a in drafts)
     if not steps or any(s is None or a is None for s, a in drafts):
@@ -119,7 +119,7 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 class ImportedMeasurement(msgspec.Struct, frozen=True):
-    """One measurement of `n` requests: `tok_s` of all together, `ttft` the median; None is not in the file."""
+    """One measurement of `n` requests: total `tok_s`, median `ttft` and `tpot`; None if not in the file."""
 
     what: str
     n: Whole
@@ -134,7 +134,7 @@ class ImportedMeasurement(msgspec.Struct, frozen=True):
 
 
 class ImportedResult(msgspec.Struct, frozen=True):
-    """The result file of a benchmark; `synthetic` is why it says nothing about a real model, or empty."""
+    """A benchmark's result file; `synthetic` says why it says nothing about a real model, or is empty."""
 
     source: str
     model: str
@@ -143,7 +143,7 @@ class ImportedResult(msgspec.Struct, frozen=True):
 
 
 class _Serve(msgspec.Struct):
-    """`vllm bench serve --save-result`; acceptance is in percent, times are milliseconds."""
+    """A result of `vllm bench serve --save-result`; acceptance is in percent, times are in milliseconds."""
 
     completed: _Count
     output_throughput: Amount
@@ -165,7 +165,7 @@ register_type(_Serve)
 
 
 def load_imported_result(path: Path) -> ImportedResult:
-    """Return what a file of `vllm bench serve` says; raise UsageError where it holds no result, or several."""
+    """Return the results in a file of `vllm bench serve`; raise UsageError if it has none or is invalid."""
     try:
         content = _decode(private_files.read_file(path, SIZE_LIMIT))
     except OSError as error:
@@ -190,7 +190,7 @@ def load_imported_result(path: Path) -> ImportedResult:
 
 
 def _decode(data: bytes) -> Any:
-    """Return the JSON of a file; of several lines of JSON a list."""
+    """Return the JSON of a file; a list if each line is JSON."""
     try:
         return msgspec.json.decode(data)
     except msgspec.MsgspecError:

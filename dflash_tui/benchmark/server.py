@@ -1,4 +1,4 @@
-"""A server to measure: where it answers, as which model, and what it tells of itself and of its answers."""
+"""A server to measure: its address, its model, and which API features it supports."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ class TokenCount(StrEnum):
     USAGE = "usage"
     """The server counts them in the stream."""
     TOKENIZE = "tokenize"
-    """The server's /tokenize counts those of the text, once the answer is complete."""
+    """The server's /tokenize counts those of the complete answer."""
     CHUNKS = "chunks"
-    """The pieces of the stream are counted, which may hold several tokens or none."""
+    """The chunks of the stream are counted; a chunk may hold several tokens or none."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a server tells; empty or None is unknown. The defaults are those of a vLLM server of ours."""
+    """What a server reports and supports; empty or None is unknown. The defaults are those of a launched vLLM."""
 
     engine: str = "vLLM"
     version: str = ""
     settings: dict[str, str] = {}
     context: int | None = None
-    """Tokens of a prompt and its answer together."""
+    """Most tokens of a prompt and its answer together."""
     tokens: TokenCount = TokenCount.USAGE
     has_counters: bool = True
     """Whether its /metrics has vLLM's counters."""
     takes_extras: bool = True
-    """Whether it takes fields of a request that are not OpenAI's, such as `ignore_eos`."""
+    """Whether it accepts request fields beyond OpenAI's, such as `ignore_eos`."""
     takes_usage: bool = True
-    """Whether it takes `stream_options`."""
+    """Whether it accepts `stream_options`."""
     answers_as: str = ""
-    """The model that its answers name; a later answer of another model is an error. Empty where that is not checked."""
+    """The model that its answers have to name; empty is not checked."""
 
 
 class ServerSeen(Event, frozen=True, tag="server"):
-    """A server that is measured by its address, and what it tells of itself."""
+    """The event of a server that is measured by its address, with its facts."""
 
     url: str
     model: str
@@ -49,16 +49,16 @@ class ServerSeen(Event, frozen=True, tag="server"):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A server that is asked and measured: a run of ours, or any OpenAI-compatible server by its address."""
+    """A server to measure: a run, or any OpenAI-compatible server by its address."""
 
     url: str
     model: str
     """The model's name for clients."""
     key: str = ""
-    """The API key; empty where it needs none."""
+    """The API key; empty if it needs none."""
     facts: ServerFacts = ServerFacts()
     run: Run | None = None
-    """The run that it is; None where only its address is known."""
+    """Its run; None if only its address is known."""
 
     @classmethod
     def from_run(cls, run: Run) -> Server:
@@ -73,5 +73,5 @@ class Server(msgspec.Struct, frozen=True):
 
     @property
     def synthetic(self) -> str:
-        """Why its figures say nothing about a real model; empty where they do, or where that is unknown."""
+        """Why its figures say nothing about a real model; empty if they do, or if that is unknown."""
         return self.run.plan.synthetic if self.run else ""

@@ -1,4 +1,4 @@
-"""Measures one chat completion from its server-sent events, and keeps its answer to compare it."""
+"""Measure one chat completion from its server-sent events, and keep its answer for comparison."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dflash_tui.events import MOST, MOST_POSITIONS, RequestDone, Whole
 
 MOST_CHARACTERS = 1 << 14
 MOST_TOKENS = 1 << 14
-# Of an answer's arrivals, without the last one.
+# Most recorded arrivals of an answer, the last one not counted.
 MOST_MARKS = 1 << 12
 ArrivalMark = tuple[Whole, Whole]
-"""Milliseconds since an answer was asked for, and how many of its tokens had arrived by then."""
+"""Milliseconds since the request was sent, and the number of tokens that had arrived by then."""
 _QUOTE_LIMIT = 300
 _DONE = "[DONE]"
-# Fields of an event that carry nothing to quote.
+# Fields of server-sent events that errors never quote.
 _FIELDS = ("", "data", "event", "id", "retry")
-# Seconds between two chunks. No server takes 2000 steps/s: chunks that come closer had waited for a client that was
-# kept from its processor, and their times say nothing of the server.
+# Seconds between two chunks. No server reaches 2,000 steps/s: chunks that are closer were buffered while the client had
+# no CPU time, and their times say nothing about the server.
 _LEAST_GAP = 5e-4
 _Count = Annotated[int, msgspec.Meta(ge=0, le=int(MOST))]
 _Tokens = list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
@@ -58,7 +58,7 @@ class Delta(msgspec.Struct):
 
     @property
     def texts(self) -> tuple[str | None, ...]:
-        """Its texts, the answer's own first."""
+        """Its texts: the content first, then the reasoning."""
         return self.content, self.reasoning_content, self.reasoning
 
 
@@ -74,14 +74,14 @@ class _Usage(msgspec.Struct):
 
 
 class _Speculation(msgspec.Struct):
-    """What `--per-request-spec-decode-metrics` (vLLM 0.29 and later) puts beside the usage."""
+    """The fields that `--per-request-spec-decode-metrics` (vLLM 0.29 and later) adds to an event."""
 
     num_spec_steps: _Count
     num_accepted_draft_tokens: _Count
 
 
 class _Timings(msgspec.Struct):
-    """What llama.cpp's server puts into the last event: the tokens of the answer, and of its drafts where it drafts."""
+    """The counts in llama.cpp's last event: answer tokens, drafted tokens and accepted ones."""
 
     predicted_n: _Count
     draft_n: _Count = 0
@@ -93,7 +93,7 @@ class _Metrics(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """What is read of one server-sent event."""
+    """The fields that are read from one server-sent event."""
 
     error: Any = None
     usage: _Usage | None = None
@@ -111,33 +111,33 @@ _NOTHING = _Chunk()
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The text of one answer, thoughts included, and its tokens."""
+    """The text of one answer, reasoning included, and its tokens."""
 
     text: str = ""
     """Its first `MOST_CHARACTERS`."""
     tokens: tuple[int, ...] = ()
-    """The numbers of its tokens; empty where the server did not name each."""
+    """Its token ids; empty unless the server returned all of them."""
     cut: bool = False
-    """Whether it went on."""
+    """Whether `text` is cut off."""
     prompt: tuple[int, ...] = ()
-    """The numbers of the prompt's tokens; empty where `tokens` is, or the server did not name them."""
+    """The prompt's token ids; empty if `tokens` is, or if the server did not return them."""
 
 
 class Arrivals:
-    """When the tokens of an answer arrived, and how many there were by then.
+    """Arrival times of an answer's tokens, and the token count at each.
 
-    A token may have no text, so a server is asked to count in every chunk (`continuous_usage_stats`). Where it does not
-    count, some arrived with each chunk that has a text or an empty one.
+    A token may have no text, so the server is asked for a count in every chunk (`continuous_usage_stats`). Without
+    counts, every chunk that seems to carry tokens is an arrival.
     """
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.counts: list[int] = []
-        """How many there were at each time; empty where the server does not count in every chunk."""
+        """The token count at each time; empty if the server does not count in every chunk."""
         self._counting: bool | None = None
 
     def take(self, count: int | None, *, carries: bool) -> None:
-        """Take a chunk: the server's count until then, and whether the chunk looks as if it had tokens."""
+        """Take a chunk: the server's count so far, and whether the chunk seems to carry tokens."""
         if self._counting is None:
             self._counting = count is not None
         if not self._counting:
@@ -148,11 +148,11 @@ class Arrivals:
 
     @property
     def gaps(self) -> list[float]:
-        """The seconds between two arrivals."""
+        """The seconds between consecutive arrivals."""
         return [later - earlier for earlier, later in pairwise(self.times)]
 
     def count(self, since: float, until: float, tokens: int) -> int:
-        """Return how many tokens arrived between two times; without counts, `tokens` arrived evenly."""
+        """Return how many tokens arrived between two times; without counts, `tokens` are spread evenly."""
         counts = self.counts
         if not counts:
             all_ = max(tokens, len(self.times))
@@ -161,7 +161,7 @@ class Arrivals:
         return (counts[by_end - 1] if by_end else 0) - (counts[before - 1] if before else 0)
 
     def list_marks(self, began: float) -> tuple[ArrivalMark, ...]:
-        """Return when how many tokens had arrived, at most `MOST_MARKS` and the last; none without counts."""
+        """Return the arrivals since `began`, at most `MOST_MARKS` and the last; none without counts."""
         marks = tuple(
             (max(0, round(1000 * (at - began))), count) for at, count in zip(self.times, self.counts, strict=False)
         )
@@ -169,7 +169,7 @@ class Arrivals:
         return marks if step == 1 else (*marks[:-1:step], marks[-1])
 
     def measure_speed(self, tokens: int) -> float | None:
-        """Return the tokens per second after the first arrival; None where that was all, or all were read at once."""
+        """Return tok/s after the first arrival; None if it was the only one, or all were read at once."""
         if not self.times:
             return None
         first, last = (self.counts[0], self.counts[-1]) if self.counts else (1, tokens)
@@ -178,14 +178,14 @@ class Arrivals:
 
 
 class CompletionStream:
-    """Adds up the server-sent events of one completion: the prompt `kind`, its `number`-th."""
+    """Collects the server-sent events of one completion: request `number` of the prompt `kind`."""
 
     def __init__(self, kind: str, number: int = 0, streams: int = 1, rate: float = 0.0) -> None:
         self.kind, self._number, self.streams, self._rate = kind, number, streams, rate
         self._began = time.perf_counter()
         self.arrivals = Arrivals()
         self.tokens = 0
-        """How many the answer has until now, by the server's count."""
+        """The answer's token count so far, as the server reports it."""
         self._prompt_tokens = 0
         self._speculation: _Speculation | None = None
         self._finish = ""
@@ -196,15 +196,15 @@ class CompletionStream:
         self._prompt_ids: list[int] = []
         self._other = ""
         self.content: list[str] | None = None
-        """The pieces of the answer without its thoughts; None where they are not collected."""
+        """The pieces of the answer without reasoning; None if they are not collected."""
         self.error = ""
         self.status: int | None = None
         self.model = ""
-        """The model that the answer names first; empty where it names none."""
+        """The model that the answer names first; empty if it names none."""
         self.counts_chunks = False
-        """Whether the pieces with a text are counted, as the server does not count the tokens."""
+        """Whether chunks with text are counted, because the server does not count tokens."""
         self.pieces: list[str] | None = None
-        """The pieces of the whole answer, thoughts included; None where they are not collected."""
+        """The pieces of the answer, reasoning included; None if they are not collected."""
         self.is_counted = False
         """Whether the server has counted the tokens."""
         self._text_chunks = 0
@@ -215,7 +215,7 @@ class CompletionStream:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the server has said that nothing follows."""
+        """Whether [DONE] or the end of the response was reached."""
         return self._ended > 0
 
     def take(self, line: str) -> None:
@@ -254,13 +254,13 @@ class CompletionStream:
         if chunk.prompt_token_ids:
             self._prompt_ids = chunk.prompt_token_ids[: MOST_TOKENS + 1]
         if chunk.choices:
-            choice = chunk.choices[0]  # no more than one is asked for
+            choice = chunk.choices[0]  # only one is requested
             self._add(choice)
             self._finish = choice.finish_reason or self._finish
             self.arrivals.take(count, carries=_carries_token(choice))
 
     def _take_timings(self, timings: object) -> None:
-        """Take llama.cpp's figures: each step after the first token adds one token and those it accepts."""
+        """Take llama.cpp's counts: each step after the first token adds one token and the accepted drafts."""
         try:
             told = msgspec.convert(timings, _Timings)
         except msgspec.ValidationError:
@@ -271,7 +271,7 @@ class CompletionStream:
             self._speculation = _Speculation(steps, told.draft_n_accepted)
 
     def _remember(self, line: str) -> None:
-        """Keep the start of what is no part of an answer: it may say why there is none."""
+        """Keep the start of text outside an answer: it may say why there is no answer."""
         if len(self._other) < _QUOTE_LIMIT:
             self._other = f"{self._other} {quote_server_text(line)}".strip()
 
@@ -291,10 +291,10 @@ class CompletionStream:
         self._whole.update(text.encode(errors="replace"))
 
     def read_delta(self, delta: Delta) -> None:
-        """Take one piece of the answer; what only measures does not read it."""
+        """Take one piece of the answer, for subclasses that read it."""
 
     def end(self) -> None:
-        """Take the end of the response: an answer that began has to have said that it is whole."""
+        """Take the end of the response; set `error` if an answer began but was not marked as complete."""
         began = self.tokens or self.arrivals.times
         if began and not (self.error or self.is_complete or self._finish):
             self.error = "the answer ended without [DONE] or a finish reason"
@@ -303,7 +303,7 @@ class CompletionStream:
             self.tokens = self.tokens or self._text_chunks
 
     def result(self) -> RequestDone:
-        """Return the measures; tokens come from `usage`, since one chunk may carry several."""
+        """Return the measures; tokens come from `usage`, because one chunk may carry several."""
         tokens, now = self.tokens, time.perf_counter()
         ended = self._ended or now
         arrivals, speculation, gaps = self.arrivals, self._speculation, self.arrivals.gaps
@@ -334,23 +334,23 @@ class CompletionStream:
         )
 
     def count_tokens(self, since: float = 0.0, until: float = math.inf) -> int:
-        """Return how many tokens arrived in a time, on the clock of `time.perf_counter`."""
+        """Return how many tokens arrived between two times of `time.perf_counter`."""
         return self.arrivals.count(since, until, self.tokens)
 
     def build_answer(self) -> Answer:
-        """Return the answer, with its tokens where the server named as many as it counted."""
+        """Return the answer, with token ids if the server returned as many as it counted."""
         cut = self._length > MOST_CHARACTERS
         names_all = not cut and len(self._token_ids) == self.tokens <= MOST_TOKENS
         prompt = self._prompt_ids if names_all and len(self._prompt_ids) <= MOST_TOKENS else ()
         return Answer(self._text, tuple(self._token_ids) if names_all else (), cut, tuple(prompt))
 
     def list_marks(self) -> tuple[ArrivalMark, ...]:
-        """Return when how many tokens of the answer had arrived, since it was asked for."""
+        """Return the answer's arrivals since the request was sent."""
         return self.arrivals.list_marks(self._began)
 
 
 def _carries_token(choice: _Choice) -> bool:
-    """Return whether a chunk looks as if tokens came with it: a text or a tool call, or an empty text and no role."""
+    """Whether a chunk seems to carry tokens: text, a tool call, token ids, or an empty text without a role."""
     delta = choice.delta or Delta()
     return (
         any(delta.texts)
@@ -366,13 +366,13 @@ def quote_server_text(text: str) -> str:
 
 
 def _read_speculation(metrics: object) -> _Speculation | None:
-    """Return what the server says of the request's own steps; its form is experimental, so another is no error."""
+    """Return the request's steps; the format is experimental in vLLM, so an unknown one is ignored."""
     try:
         speculation = msgspec.convert(metrics, _Metrics).speculative_decoding
     except msgspec.ValidationError:
         return None
     if speculation and speculation.num_accepted_draft_tokens > speculation.num_spec_steps * MOST_POSITIONS:
-        return None  # no step drafts as many
+        return None  # no step drafts that many
     return speculation
 
 

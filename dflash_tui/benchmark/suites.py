@@ -1,7 +1,7 @@
-"""Prompt suites by name: files of prompts, known data sets, random prompts, contexts of a length, and repetitions.
+"""Prompt suites by name: prompt files, known data sets, random prompts, context lengths and repetitions.
 
-A file of questions is one as benchmarks publish them (mt-bench, Spec-Bench, SPEED-Bench, GSM8K, HumanEval, ShareGPT):
-a JSON object per line (`.jsonl`, also `.jsonl.gz`) or a JSON array (`.json`).
+A file of questions has the format in which benchmarks publish them (mt-bench, Spec-Bench, SPEED-Bench, GSM8K,
+HumanEval, ShareGPT): a JSON object per line (`.jsonl`, also `.jsonl.gz`) or a JSON array (`.json`).
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from dflash_tui.planning.field_types import PLAIN_TEXT
 RANDOM, REPEAT, CONTEXTS = "random", "repeat", "contexts"
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 KIND_LIMIT = 24
-# As many as mt-bench has: all 1,319 questions of GSM8K take hours.
+# The size of mt-bench; all 1,319 questions of GSM8K take hours.
 _DEFAULT_COUNT = 80
 _MOST, _LONGEST, _MOST_TOKENS = 1000, 65_536, 8_000_000
 _REPEATS = 8
-# Sentences of the shipped contexts that make a thousand tokens, of Gemma's tokenizer, roughly.
+# Sentences of the shipped contexts per thousand tokens, roughly, with Gemma's tokenizer.
 _SENTENCES_PER_1K = 47.3
 _SHORTEST_CONTEXT, _LONGEST_CONTEXT = 1, 400
-# ShareGPT has 640 MB, of which the first conversations are enough.
+# ShareGPT has 640 MB; its first conversations are enough.
 _MOST_BYTES, _MOST_QUESTIONS = 64 << 20, 2000
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
-# Conversations whose first question is shorter tell a drafter nothing, longer ones are documents.
+# Characters of a conversation's first question: shorter ones say little about a drafter, longer ones are documents.
 _SHORTEST_QUESTION, _LONGEST_QUESTION = 16, 8192
-# The mark of GSM8K's own answers.
+# GSM8K's own answers end in this form.
 _NUMBER = "\nThink step by step, and end with a line of the form: #### NUMBER"
 _CODE = "Complete this Python function. Answer with the whole function in one block of code.\n\n"
-# One token each in the vocabularies of Gemma, Qwen and Llama, with the space before it.
+# Each is one token, with the space before it, in the vocabularies of Gemma, Qwen and Llama.
 _WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
     "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system",
@@ -60,7 +60,7 @@ _Tokens = Annotated[int, Meta(ge=1, le=65_536)]
 
 
 class Dataset(NamedTuple):
-    """A known data set: its repository on the hub (empty: it is on none), the file in it, and where it comes from."""
+    """A known data set: its repository on the hub (empty if none), the file in it, and its source."""
 
     repository: str
     file: str
@@ -80,7 +80,7 @@ DATASETS = {
 
 
 class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`count` sentences that go before the text, taken in turn; `{n}` in one is its number, from 1."""
+    """`count` sentences before the text, taken in rotation; `{n}` becomes the sentence's number, from 1."""
 
     sentences: Annotated[tuple[_Prose, ...], Meta(min_length=1)]
     count: Annotated[int, Meta(ge=1, le=20_000)]
@@ -108,7 +108,7 @@ class _Turn(msgspec.Struct):
 
 
 class _Question(msgspec.Struct):
-    """A line of any of the data sets; of several turns the first is asked."""
+    """An entry of any data set; of several turns only the first is sent."""
 
     turns: Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
     prompt: _Prose | Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
@@ -126,8 +126,9 @@ register_type(_Question)
 
 
 def load_suite(words: str) -> Suite:
-    """Return the suite of that name; raise DflashError where it is not there or not valid, with what to do.
+    """Return a suite by its name; raise DflashError if it is missing or invalid.
 
+    `words` is one of
     * a path (it ends in .yaml, .jsonl, .jsonl.gz or .json, or has a slash)
     * a shipped suite, one of the user's own, or a data set: NAME, or NAME:N for N of its prompts
     * `contexts:1k-128k`, `random:IN,OUT[,N]`, and `repeat[:SUITE]`, whose texts are sent without a salt
@@ -153,19 +154,19 @@ def load_suite(words: str) -> Suite:
 
 
 def is_path(words: str) -> bool:
-    """Whether a suite is named by its file."""
+    """Whether a suite's name is a path."""
     return words.endswith((".yaml", ".yml", *SUFFIXES)) or "/" in words
 
 
 def make_absolute(words: str) -> str:
-    """Return the name of a suite by which it is found from every folder."""
+    """Return the name of a suite with an absolute path, which is valid in every working folder."""
     prefix = f"{REPEAT}:" if words.startswith(f"{REPEAT}:") else ""
     name = words.removeprefix(prefix)
     return prefix + (str(Path(name).absolute()) if is_path(name) else name)
 
 
 def list_suite_files() -> dict[str, Path]:
-    """Return the suites' files by name, sorted; the user's own win over the shipped ones."""
+    """Return the suite files by name, sorted; the user's files override shipped ones."""
     files: dict[str, Path] = {}
     for folder in (paths.suites_folder(), paths.user_suites_folder()):
         files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
@@ -185,12 +186,12 @@ def _find_suite_file(name: str) -> Path:
 
 
 def own_dataset_file(name: str) -> Path:
-    """Return the file in which users put a data set themselves; it wins over a fetched one."""
+    """Return the path of a data set that the user provides; it overrides a fetched one."""
     return paths.user_suites_folder() / f"{name}.jsonl"
 
 
 def fetched_dataset_file(name: str) -> Path:
-    """Return the file that is written when a data set is fetched."""
+    """Return the path to which a data set is fetched."""
     return paths.cache_folder() / "datasets" / f"{name}.jsonl"
 
 
@@ -200,13 +201,13 @@ def find_dataset_file(name: str) -> Path | None:
 
 
 def name_missing_dataset(words: str) -> str | None:
-    """Return the data set that has to be fetched before the suite `words` can be loaded, or None."""
+    """Return the data set that the suite `words` needs and this machine lacks, or None."""
     name = words.removeprefix(f"{REPEAT}:").partition(":")[0]
     return name if name in DATASETS and find_dataset_file(name) is None else None
 
 
 def build_missing_error(name: str) -> UsageError:
-    """Return the error of a data set that is not on this machine."""
+    """Return the error for a data set that is not on this machine."""
     dataset = DATASETS[name]
     fetch = (
         f"dflash-tui bench --dataset {name} fetches them once an engine is installed; or " if dataset.repository else ""
@@ -216,7 +217,7 @@ def build_missing_error(name: str) -> UsageError:
 
 
 def _choose_prompts(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
-    """Return `count` of the prompts, taken evenly; all for None."""
+    """Return `count` evenly spaced prompts; all for None."""
     if count is None or count >= len(prompts):
         return tuple(prompts)
     return tuple(prompts[place * len(prompts) // count] for place in range(count))
@@ -259,7 +260,7 @@ def _build_text(entry: _Entry) -> str:
 
 
 def _build_random_suite(words: str) -> Suite:
-    """Return the suite `random:IN,OUT` or `random:IN,OUT,N`: N prompts (20) of about IN tokens, answers of OUT."""
+    """Return the suite `random:IN,OUT[,N]`: N prompts (20) of about IN tokens, with answers of OUT."""
     parts = words.partition(":")[2].split(",")
     numbers = [int(part) for part in parts if re.fullmatch(r"[1-9][0-9]{0,6}", part)]
     if len(numbers) != len(parts) or not 2 <= len(parts) <= 3:
@@ -276,10 +277,9 @@ def _build_random_suite(words: str) -> Suite:
 
 
 def _build_contexts(words: str) -> Suite:
-    """Return the shipped question after contexts of the requested lengths."""
     file = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File)
     entry = file.prompts[0]
-    assert entry.context is not None  # noqa: S101 - the file is ours
+    assert entry.context is not None  # noqa: S101 - the shipped file has one
     prompts = []
     for level in _parse_context_levels(words):
         context = replace(entry.context, count=round(level * _SENTENCES_PER_1K))
@@ -288,7 +288,7 @@ def _build_contexts(words: str) -> Suite:
 
 
 def _parse_context_levels(words: str) -> tuple[int, ...]:
-    """Return the thousands of tokens of `contexts:1k-128k` (each double the one before) or `contexts:4k,32k`."""
+    """Return the levels of `contexts:1k-128k` (doubling) or `contexts:4k,32k`, in thousands of tokens."""
     text = words.partition(":")[2].lower()
     levels = [int(part) for part in re.findall(r"(?<!\d)(\d{1,3})k", text)]
     spanned = re.fullmatch(r"\d{1,3}k-\d{1,3}k", text)
@@ -304,25 +304,25 @@ def _parse_context_levels(words: str) -> tuple[int, ...]:
 
 
 def _load_repeated() -> Suite:
-    """Return the prompt that `repeat` alone repeats: a context of 8 thousand tokens, a short answer."""
+    """Return the default prompt of `repeat`: a context of 8 thousand tokens, a short answer."""
     suite = _build_contexts(f"{CONTEXTS}:8k")
     return replace(suite, prompts=tuple(replace(prompt, max_tokens=128) for prompt in suite.prompts), levels=False)
 
 
 def _repeat_suite(suite: Suite, words: str) -> Suite:
-    """Return a suite whose texts are sent unchanged, again and again, so that a prefix cache answers."""
+    """Return a suite that sends the same texts repeatedly, so that the prefix cache answers."""
     times = -(-_REPEATS // suite.requests)
     prompts = tuple(replace(prompt, salted=False, repeat=prompt.repeat * times) for prompt in suite.prompts)
     return build_suite(words, prompts, in_order=suite.in_order, levels=suite.levels)
 
 
 def read_questions(path: Path) -> Iterator[Prompt]:
-    """Yield the prompts of a file of questions, each of a kind of its own; raise RecipeError at a wrong line."""
+    """Yield the prompts of a file of questions, each with its own kind; raise RecipeError at an invalid line."""
     kinds: set[str] = set()
     for number, data in _read_objects(path):
         try:
             prompt = _build_prompt(msgspec.convert(data, _Question), number)
-            msgspec.json.encode(prompt)  # half a surrogate pair could not be sent
+            msgspec.json.encode(prompt)  # fails on a lone surrogate, which could not be sent
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RecipeError(f"{path}:{number}: {error}") from None
         if prompt is None:
@@ -338,13 +338,13 @@ def read_questions(path: Path) -> Iterator[Prompt]:
 
 
 def format_questions(prompts: Iterable[Prompt]) -> bytes:
-    """Return a file of JSON lines from which the same prompts are read."""
+    """Return prompts as JSON lines that `read_questions` reads back."""
     lines = ({"kind": p.kind, "prompt": p.text, "output_tokens": p.max_tokens} for p in prompts)
     return msgspec.json.Encoder().encode_lines(lines)
 
 
 def _build_prompt(entry: _Question, number: int) -> Prompt | None:
-    """Return the prompt of an entry; None of a conversation that does not begin with a question."""
+    """Return the prompt of an entry; None for a conversation without a usable first question."""
     if entry.conversations is not None:
         first = next((turn.value for turn in entry.conversations if turn.speaker in {"human", "user"}), "")
         fits = _SHORTEST_QUESTION <= len(first) <= _LONGEST_QUESTION and first.strip()
@@ -362,7 +362,7 @@ def _build_prompt(entry: _Question, number: int) -> Prompt | None:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the JSON values of a file, each with its line, or its place in an array."""
+    """Yield the JSON values of a file, each with its line number or its place in an array."""
     try:
         with path.open("rb") as file:
             data = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(_MOST_BYTES)
@@ -383,12 +383,12 @@ def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _read_array(path: Path, text: str, *, cut: bool) -> Iterator[tuple[int, Any]]:
-    """Yield the members of a JSON array, of which the end may be cut off."""
+    """Yield the members of a JSON array whose end may be `cut` off."""
     decoder, place, number = json.JSONDecoder(), text.find("[") + 1, 0
     if not place or text[: place - 1].strip():
         raise RecipeError(f"{path}:1: expected a JSON array")
     while True:
-        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr] # it matches nothing, too
+        place = _BETWEEN.match(text, place).end()  # type: ignore[union-attr] # it also matches the empty string
         if text[place : place + 1] == "]":
             return
         number += 1

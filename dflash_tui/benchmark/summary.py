@@ -1,4 +1,4 @@
-"""Sums up the requests of a benchmark, per prompt kind and per level of concurrency. Pure."""
+"""Summarize the requests of a benchmark, by prompt kind and by level of concurrency. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
 from dflash_tui.vllm_output import metrics
 
-# Fewer values than this have no 5th and 95th percentile that is not their least and greatest.
+# Of fewer values the 5th and 95th percentiles would be the least and the greatest.
 _PERCENTILES_FROM = 20
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """The median of `n` values, with their 5th and 95th percentile, or least and greatest where there are under 20."""
+    """The median of `n` values with their 5th and 95th percentiles; below 20 values their least and greatest."""
 
     median: float
     low: float
@@ -30,7 +30,7 @@ class Spread(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_values(cls, values: Iterable[float | None]) -> Spread | None:
-        """Return the spread of the values that are known; None without any."""
+        """Return the spread of the known values; None if there are none."""
         numbers = sorted(value for value in values if value is not None)
         if not numbers:
             return None
@@ -46,7 +46,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class RequestFigures(msgspec.Struct, frozen=True):
-    """What good requests say together: spreads over requests, seconds and per second; None is unknown."""
+    """Spreads over the successful requests, in seconds or per second; None is unknown."""
 
     n: int
     failed: int
@@ -74,11 +74,11 @@ class RequestFigures(msgspec.Struct, frozen=True):
 
 
 class LevelSummary(Event, frozen=True, tag="measured"):
-    """What one level of a bench sums up to, with `streams` requests under way at a time; null is unknown.
+    """The summary of one level of a bench, with `streams` concurrent requests; null is unknown.
 
-    `seconds` are those during which a request was under way, `tok_s` the output of all of them in that time; where
-    several were, both are of the `window`. `latency` is by kind of prompt, and of all under an empty name. The steps
-    and what follows from them are the server's counters' over the level.
+    `seconds` is the time in which a request was running, `tok_s` the output of all requests in it; with several streams
+    both are those of the `window`. `latency` is by prompt kind, with all prompts under an empty name. Steps and
+    acceptance come from the server's counters, or from the answers if only those report steps.
     """
 
     run: str
@@ -105,13 +105,13 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     latency: dict[str, Latency] = msgspec.field(default_factory=dict)
     goodput: Goodput | None = None
     counted_length: float | None = None
-    """The acceptance length as vLLM counts it, with what the last step of an answer accepts beyond its end."""
+    """The acceptance length as vLLM counts it, with tokens that an answer's last step accepts beyond its end."""
     token_count: TokenCount = TokenCount.USAGE
     """How the tokens of its answers were counted."""
 
     @property
     def completed_per_second(self) -> float | None:
-        """How many requests ended per second, those that do not count included; None where nothing was measured."""
+        """Requests that ended per second, uncounted ones included; None if nothing was measured."""
         completed = self.window.completed if self.window else self.requests
         return completed / self.seconds if self.seconds else None
 
@@ -126,7 +126,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
         *,
         record: LoadRecord | None = None,
     ) -> LevelSummary:
-        """Return the sum of a level, between two readings of the counters; `record` is what was under way meanwhile."""
+        """Return the summary of a level between two readings of the counters; `record` is its load."""
         good, seconds = [request for request in done if not request.error], busy_seconds(done)
         tokens = sum(request.tokens for request in good)
         window = record.measure_window() if record else None
@@ -137,7 +137,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
         steps, length = (rates.steps if rates else None), None
         if rates:
             length = _measure_acceptance_length(before, after, window.answers if window else len(good))
-        elif good and all(request.steps is not None for request in good):  # the server tells them of each request alone
+        elif good and all(request.steps is not None for request in good):  # the server reports steps per request only
             steps, accepted = sum(r.steps or 0.0 for r in good), sum(r.accepted or 0.0 for r in good)
             length = measure_acceptance_length(steps, accepted, tokens, len(good))
         return cls(
@@ -167,7 +167,6 @@ class LevelSummary(Event, frozen=True, tag="measured"):
 
 
 def _measure_acceptance_length(before: Counters | None, after: Counters | None, answers: int) -> float | None:
-    """Return the acceptance length between two readings of the counters, in which so many answers began and ended."""
     if before is None or after is None or after.steps is None or after.accepted is None:
         return None
     steps, accepted = after.steps - (before.steps or 0.0), after.accepted - (before.accepted or 0.0)
@@ -175,7 +174,7 @@ def _measure_acceptance_length(before: Counters | None, after: Counters | None, 
 
 
 def busy_seconds(done: Iterable[RequestDone]) -> float:
-    """Return the seconds during which at least one of these requests was under way."""
+    """Return the seconds in which at least one request was running."""
     seconds, until = 0.0, float("-inf")
     for begin, end in sorted((request.at - request.total, request.at) for request in done):
         seconds += max(0.0, end - max(begin, until))
@@ -184,7 +183,7 @@ def busy_seconds(done: Iterable[RequestDone]) -> float:
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Percentiles of `n` values, interpolated between the two nearest ones as numpy does by default."""
+    """Percentiles of `n` values, linearly interpolated like numpy's default."""
 
     p50: float
     p90: float
@@ -194,7 +193,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_values(cls, values: Iterable[float | None]) -> Percentiles | None:
-        """Return the percentiles of the values that are known; None without any."""
+        """Return the percentiles of the known values; None if there are none."""
         numbers = [value for value in values if value is not None]
         if not numbers:
             return None
@@ -203,12 +202,12 @@ class Percentiles(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The percentiles in their order."""
+        """The percentiles in ascending order."""
         return self.p50, self.p90, self.p95, self.p99
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """The latencies of good requests in seconds; None is unknown."""
+    """Latencies of successful requests in seconds; None is unknown."""
 
     ttft: Percentiles | None = None
     tpot: Percentiles | None = None
@@ -217,7 +216,7 @@ class Latency(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_requests(cls, good: Sequence[RequestDone], gaps: Iterable[float] = ()) -> Latency:
-        """Return the latencies of requests, and of the gaps between their arrivals."""
+        """Return the latencies of requests; the `gaps` between arrivals are the ITL."""
         return cls(
             ttft=Percentiles.from_values(request.ttft for request in good),
             tpot=Percentiles.from_values(1 / r.decode_tok_s if r.decode_tok_s else None for r in good),
@@ -227,7 +226,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 def group_latencies(done: Sequence[RequestDone], gaps: Mapping[str, Sequence[float]]) -> dict[str, Latency]:
-    """Return the latencies of each kind of prompt and, under an empty name, of all together."""
+    """Return the latencies by prompt kind, with all prompts under an empty name."""
     good = [request for request in done if not request.error]
     kinds = dict.fromkeys(request.kind for request in good)
     by_kind = {k: Latency.from_requests([r for r in good if r.kind == k], gaps.get(k, ())) for k in kinds}
@@ -235,21 +234,21 @@ def group_latencies(done: Sequence[RequestDone], gaps: Mapping[str, Sequence[flo
 
 
 class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A service-level objective: the most seconds that a request may take; None asks for nothing."""
+    """A service-level objective: the most seconds that a request may take; None is no limit."""
 
     ttft: Amount | None = None
     tpot: Amount | None = None
     e2e: Amount | None = None
 
     def is_met(self, request: RequestDone) -> bool:
-        """Whether a request met all that is asked; one that failed or whose figure is unknown did not."""
+        """Whether a request is within every limit; a failed request or an unknown figure is not."""
         tpot = 1 / request.decode_tok_s if request.decode_tok_s else None
         pairs = ((self.ttft, request.ttft), (self.tpot, tpot), (self.e2e, request.total))
         return not request.error and all(most is None or (taken is not None and taken <= most) for most, taken in pairs)
 
 
 def parse_slo(text: str) -> Slo:
-    """Return the objective of a text such as `ttft=0.5,tpot=0.05,e2e=10`, in seconds; raise UsageError for another."""
+    """Parse an objective such as `ttft=0.5,tpot=0.05,e2e=10`, in seconds; raise UsageError if it is invalid."""
     limits: dict[str, float] = {}
     for word in text.split(","):
         name, _, seconds = word.partition("=")
@@ -264,7 +263,7 @@ def parse_slo(text: str) -> Slo:
 
 
 class Goodput(msgspec.Struct, frozen=True):
-    """How many of `n` requests met an objective, and how many per second do, of all that end in the measured window."""
+    """How many of `n` requests met an objective, and how many per second in the measured window."""
 
     slo: Slo
     met: Whole
@@ -273,6 +272,6 @@ class Goodput(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_requests(cls, slo: Slo, done: Sequence[RequestDone], completed: float | None) -> Goodput:
-        """Return the goodput of requests, by how many ended per second, uncounted ones included."""
+        """Return the goodput of requests; `completed` is the rate of all requests, uncounted ones included."""
         met = sum(map(slo.is_met, done))
         return cls(slo, met, len(done), completed * met / len(done) if done and completed is not None else None)

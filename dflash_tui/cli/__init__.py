@@ -1,4 +1,4 @@
-"""The command line: parser, dispatch, errors and exit codes. The only package that knows argparse.
+"""The command line: parser, dispatch, errors and exit codes. The only package that uses argparse.
 
-Imports everything; nothing imports it but `__main__`.
+Imports every other package; only `__main__` imports it.
 """

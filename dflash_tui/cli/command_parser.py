@@ -1,4 +1,4 @@
-"""Parsers whose errors are one line with the nearest name, and the words of other tools that stand for ours."""
+"""Parsers with one-line errors that suggest the nearest name, and aliases for the words of other tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USUAL_COMMANDS = {
     "down": "stop",
     "version": "--version",
 }
-# Names of earlier releases; they go with the next one.
+# Names of earlier releases; the next release drops them.
 OLD_COMMANDS = {
     "verify-output": "verify --lossless",
     "orphans": "stop --orphans",
@@ -38,12 +38,12 @@ class CommandParser(argparse.ArgumentParser):
     """A parser of a command, or of the program."""
 
     unnamed = ""
-    """The action that is meant when the first word names none."""
+    """The default action, used if the first word is not an action."""
     actions: tuple[str, ...] = ()
-    """The actions beside which `unnamed` is meant."""
+    """The actions that a first word may name instead of `unnamed`."""
 
     def error(self, message: str) -> NoReturn:
-        """Write the message, without secrets, and where the help is; exit with 2."""
+        """Write the message without secrets and a pointer to the help; exit with 2."""
         text = redact_secrets(join_clean_lines(message))
         self.exit(2, f"dflash-tui: error: {text} (see {self.prog} --help)\n")
 
@@ -55,11 +55,11 @@ class CommandParser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def list_options(self) -> list[str]:
-        """Return every option as it is typed."""
+        """Return the strings of every option."""
         return [name for action in self._actions for name in action.option_strings]
 
     def list_actions(self) -> Iterator[argparse.Action]:
-        """Yield every option and argument, those of the commands below it as well."""
+        """Yield every option and argument, those of subcommands included."""
         for action in self._actions:
             yield action
             if isinstance(action.choices, dict):
@@ -67,7 +67,7 @@ class CommandParser(argparse.ArgumentParser):
                     yield from command.list_actions()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse like the base class, with actions of other tools by our names; an unknown word is an error."""
+        """Parse like the base class, but accept action names of other tools, and fail on unknown words."""
         words = [*(args or ())]
         nested = [action.choices for action in self._actions if isinstance(action.choices, dict)]
         choices = [name for names in nested for name in names]
@@ -93,7 +93,7 @@ class CommandParser(argparse.ArgumentParser):
         return f"{command} has no option {options[0]}{near}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Validate a choice; on error suggest the nearest, or list all where none is near."""
+        """Validate a choice; on error suggest the nearest, or list all if none is near."""
         if action.choices is None or value in action.choices:
             return
         name = (action.metavar if isinstance(action.metavar, str) else action.dest).lower()
@@ -111,10 +111,10 @@ def _list_usual_commands() -> list[str]:
 
 
 def _suggest(word: str, names: Iterable[str]) -> str:
-    """Return the question whether the nearest of `names` was meant; empty where none is near."""
+    """Return a suggestion of the nearest of `names`; empty if none is near."""
     import difflib
 
-    # Without the dashes, which make all options alike.
+    # Compare without dashes, which make all options similar.
     by_word = {name.removeprefix("up ").lstrip("-"): name for name in names}
     word = word.lstrip("-")
     near = [word] if word in by_word else difflib.get_close_matches(word, by_word, 1)
@@ -122,7 +122,7 @@ def _suggest(word: str, names: Iterable[str]) -> str:
 
 
 def split_far_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words that name another host, and those for the program there; two empty lists without `--host`."""
+    """Split the words into those that name another host and those for it; both are empty without `--host`."""
     near, far = list[str](), words
     while far and far[0].partition("=")[0] in {HOST_OPTION, INSTALL_OPTION}:
         count = 2 if far[0] == HOST_OPTION else 1
@@ -132,7 +132,7 @@ def split_far_words(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def name_command(words: list[str]) -> list[str]:
-    """Return `run NAME` and `--recipe NAME` as `up NAME`, `help ps` as `ps --help`, and old names as the new ones."""
+    """Translate `run NAME` and `--recipe NAME` to `up NAME`, `help ps` to `ps --help`, and old names to new ones."""
     if not words:
         return words
     first, *others = words

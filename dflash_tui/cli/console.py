@@ -13,7 +13,7 @@ import msgspec
 from dflash_tui.common.formatting import fit_table, fold_line, name_commands
 from dflash_tui.common.sanitizer import escape_control_characters
 
-# What a line begins with that those folded from it are indented by: blanks, a mark, a word with a column of its own.
+# The start of a line that sets the indent of its folded lines: blanks, a mark, a word in a column of its own.
 _MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")
 _COMMAND = re.compile(
     r"\s*(?:→\s+)?(?:[\w ]{1,12}:\s+)?"
@@ -27,20 +27,20 @@ def print_data(line: str) -> None:
 
 
 def terminal_width(stream: TextIO | None = None) -> int:
-    """Return how many columns the terminal has that a stream, or else data, goes to; 0 for a file or a program."""
+    """Return the columns of the terminal behind a stream (default: stdout); 0 for a file or a pipe."""
     return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else 0
 
 
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
 ) -> None:
-    """Write rows in columns to stdout, folded to the terminal's width; the columns in `drop` are left out first."""
+    """Write a table to stdout, folded to the terminal's width; columns in `drop` are left out first."""
     printable = [[escape_control_characters(cell) for cell in row] for row in rows]
     print_data(fit_table(header, printable, right, width=terminal_width(), drop=drop))
 
 
 def print_piece(text: str, *, data: bool) -> None:
-    """Write a piece of a line to stdout or, where it is no data, to stderr, at once."""
+    """Write a piece of a line at once, to stdout if it is data, else to stderr."""
     _write(sys.stdout if data else sys.stderr, text, end="")
 
 
@@ -50,14 +50,14 @@ def print_json(value: Any) -> None:
 
 
 def print_status(line: str) -> None:
-    """Write a line of status to stderr at once, folded to the terminal's width; a command to copy is not."""
+    """Write a line of status to stderr at once, folded to the terminal's width unless it is a command."""
     _write(sys.stderr, fold_status(escape_control_characters(name_commands(line)), terminal_width(sys.stderr)))
 
 
 def fold_status(text: str, width: int) -> str:
-    """Return the lines of a text, each folded to a terminal's width under the first word after its mark.
+    """Fold each line of a text to a width, and indent the rest to the first word after its mark.
 
-    One that is a command or a part of one stays whole: a shell would take a folded one for two.
+    A line with a command stays whole: a shell would read a folded one as two.
     """
     return "\n".join(_fold(line, width) for line in text.split("\n"))
 
@@ -68,12 +68,12 @@ def _fold(line: str, width: int) -> str:
 
 
 def can_ask() -> bool:
-    """Return whether a question on the terminal can be read and answered."""
+    """Whether the user can be asked on the terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask_yes(question: str) -> bool:
-    """Ask on the terminal, and return whether the answer is yes; anything else is no."""
+    """Ask on the terminal; return True for y or yes, False for anything else."""
     _write(sys.stderr, f"{question} [y/N] ", end="")
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

@@ -1,4 +1,4 @@
-"""Events, figures and alarms as lines of text or JSON, for commands that watch without a screen."""
+"""Print events, figures and alarms as lines of text or JSON, for commands without a screen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.run_state.series import MAX_GAP
 from dflash_tui.run_state.state import RunState
 
-# Seconds below which a tenth of one says nothing.
+# Seconds below which a duration is printed in milliseconds.
 _LEAST_TENTH = 0.1
 
 
@@ -50,13 +50,13 @@ class PlanMade(Event, frozen=True, tag="plan"):
 
 
 class CheckDone(Event, frozen=True, tag="check"):
-    """What a check before the launch found."""
+    """The result of a preflight check."""
 
     check: CheckLine
 
 
 class Restarting(Event, frozen=True, tag="restarting"):
-    """The server of `run` failed and is launched again after `wait` seconds, for the `restart`-th time."""
+    """The server of `run` failed; restart number `restart` follows after `wait` seconds."""
 
     run: str
     restart: int
@@ -64,7 +64,7 @@ class Restarting(Event, frozen=True, tag="restarting"):
 
 
 class WindowFigures(Event, frozen=True, tag="figures"):
-    """What the last `seconds` say; null is unknown. Shares are 0 to 1, memory is in bytes."""
+    """The figures of the last `seconds`; null is unknown. Shares are 0 to 1, memory is in bytes."""
 
     HEADER: ClassVar[str] = "    time     tok/s   accept     AL   steps/s     memory  running  waiting"
 
@@ -100,7 +100,7 @@ class WindowFigures(Event, frozen=True, tag="figures"):
         )
 
     def line(self, state: RunState) -> str:
-        """Return the figures under `HEADER`; the time is since the launch."""
+        """Return the figures as a row under `HEADER`; its time is since the launch."""
         age = self.at - state.started_at if state.started_at else None
         queue = [UNKNOWN if n is None else str(n) for n in (self.running, self.waiting)]
         return (
@@ -111,14 +111,14 @@ class WindowFigures(Event, frozen=True, tag="figures"):
 
 
 class FigureLines:
-    """Prints the figures of the last `seconds` of a state, in rows with a header above every 20."""
+    """Prints the figures of the last `seconds` of a state, with a header every 20 rows."""
 
     def __init__(self, state: RunState, seconds: float, *, as_json: bool) -> None:
         self._state, self._seconds, self._json = state, seconds, as_json
         self._rows = 0
 
     def show(self, now: float) -> None:
-        """Print the figures of `now`, unless nothing was read of the server yet."""
+        """Print the figures at `now`, unless there is no reading of the server yet."""
         if not self._state.readings:
             return
         figures = WindowFigures.from_state(self._state, now, self._seconds)
@@ -131,7 +131,7 @@ class FigureLines:
         self._rows += 1
 
     async def print_for_ever(self) -> None:
-        """Print the figures at each interval, until the server has ended."""
+        """Print the figures at each interval while the server runs."""
         while True:
             await asyncio.sleep(self._seconds)
             if not self._state.exit:
@@ -139,7 +139,7 @@ class FigureLines:
 
 
 class PreparingLines:
-    """Shows the steps before a launch: each as JSON, or as a line when there is something new to say."""
+    """Prints the steps before a launch, as JSON or as text; text shows progress at most every 2 s."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._json, self._at = as_json, 0.0
@@ -147,7 +147,7 @@ class PreparingLines:
     def __call__(self, event: Preparing) -> None:
         """Take one event."""
         if self._json:
-            if not event.done:  # the finished steps come again as part of the run
+            if not event.done:  # finished steps are printed later, with the run's events
                 print_event(event)
         elif event.done or event.fraction is None or event.at - self._at >= 2:
             self._at = event.at
@@ -162,7 +162,7 @@ def format_preparing(event: Preparing) -> str:
 
 
 class EventLines:
-    """Shows the events of a run: all as JSON, or for a reader the phases and what else is worth a line."""
+    """Prints the events of a run: all of them as JSON, or the important ones as text."""
 
     def __init__(self, state: RunState, *, as_json: bool) -> None:
         self._state, self._json = state, as_json
@@ -170,13 +170,13 @@ class EventLines:
 
     @property
     def as_json(self) -> bool:
-        """Whether a program reads them."""
+        """Whether events are printed as JSON."""
         return self._json
 
     def show(self, event: AnyEvent) -> None:
-        """Take one event, which the state has already taken."""
+        """Print an event that was applied to the state already."""
         if self._json:
-            if not isinstance(event, Preparing) or event.done:  # how a step began was shown when it did
+            if not isinstance(event, Preparing) or event.done:  # the start of a step was printed when it began
                 print_event(event)
             return
         match event:
@@ -207,12 +207,12 @@ class EventLines:
                 pass
 
     def show_all(self, events: Iterable[AnyEvent]) -> None:
-        """Take several events, all of which the state has already taken."""
+        """Print events that were all applied to the state already."""
         for event in events:
             self.show(event)
 
     def _print_phase(self, event: PhaseStarted) -> None:
-        """Say how long the phase before took; a moment that the log does not explain is not worth a line."""
+        """Print how long the previous phase took, unless it is unattributed and shorter than 1 s."""
         before, self._phase = self._phase, event
         if before is not None and (before.phase is not Phase.UNATTRIBUTED or event.at - before.at >= 1):
             print_status(f"  {before.phase.value:<12} {format_duration(event.at - before.at):>8}")
@@ -226,7 +226,7 @@ ALARM_INTERVAL = 1.0
 
 
 class Alarmed(Event, frozen=True, tag="alarm"):
-    """Something is wrong with the server since `since`, or, when `over`, is no more."""
+    """An alarm of the server that began at `since`, and has ended if `over`."""
 
     kind: str
     since: float
@@ -237,20 +237,20 @@ class Alarmed(Event, frozen=True, tag="alarm"):
 
 
 class AlarmLines:
-    """Says which alarms of `state` have come and gone since it looked last."""
+    """Prints which alarms of `state` began or ended since the last refresh."""
 
     def __init__(self, state: RunState, *, as_json: bool) -> None:
         self._state, self._json = state, as_json
         self._active: dict[str, Alarm] = {}
 
     async def print_for_ever(self) -> None:
-        """Print the alarms as they come and go."""
+        """Print the alarms as they begin and end."""
         while True:
             self.refresh(time.time())
             await asyncio.sleep(ALARM_INTERVAL)
 
     def refresh(self, now: float) -> None:
-        """Print what is new at `now`; an alarm that had its say is not repeated."""
+        """Print the alarms that began or ended by `now`, each once."""
         there = {alarm.kind: alarm for alarm in find_alarms(self._state, now)}
         for kind, alarm in {**self._active, **there}.items():
             if (kind in self._active) is not (kind in there):
@@ -268,5 +268,4 @@ def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None
 
 
 def _format_took(seconds: float) -> str:
-    """Return the seconds of a request to a tenth, fewer than that as milliseconds."""
     return format_latency(seconds) if seconds < _LEAST_TENTH else format_number(seconds, 1, "s")

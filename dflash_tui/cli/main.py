@@ -15,10 +15,10 @@ from dflash_tui.common.errors import DflashError, UsageError, explain_resource_l
 from dflash_tui.common.formatting import has_terminal, name_commands
 from dflash_tui.common.sanitizer import escape_control_characters
 
-if TYPE_CHECKING:  # the panel alone parses nothing
+if TYPE_CHECKING:  # the panel without arguments needs no parser
     import argparse
 
-# What these have begun (a file, a program of an engine's) is taken back when they are told to end, as by Ctrl-C.
+# SIGTERM ends these commands like Ctrl-C, so that they clean up unfinished files and programs of an engine.
 _CLEANING = frozenset({"export", "doctor", "engine", "patch"})
 
 
@@ -36,20 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return 1  # its reader has exited
+        return 1  # the reader of stdout has exited
     except (RuntimeError, ExceptionGroup, MemoryError, OSError) as error:
         if limit := explain_resource_limit(error):
             _silence_asyncio()
             return _report_error(limit, as_json=as_json)
         if not isinstance(error, OSError):
             raise
-        # A full disk, a folder that is not ours or may only be read.
+        # Such as a full disk, or a folder that cannot be written to.
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         return _report_error(DflashError(what, hint=suggest_write_fix(error)), as_json=as_json)
 
 
 def _parse_words(words: Sequence[str]) -> argparse.Namespace | None:
-    """Return what a command line says; None where neither words nor variables say anything."""
+    """Parse a command line; return None if there are neither words nor DFLASH_TUI_ variables."""
     if not words and not any(name.startswith("DFLASH_TUI_") for name in os.environ):
         return None
     from dflash_tui.cli.parser import parse_words
@@ -59,7 +59,7 @@ def _parse_words(words: Sequence[str]) -> argparse.Namespace | None:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and a lost connection unwind what the block has begun, unless they are ignored, as by nohup."""
+    """Let SIGTERM and SIGHUP raise SystemExit in the block, unless they are ignored, as by nohup."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -75,14 +75,14 @@ def _ended_like_ctrl_c() -> Iterator[None]:
 
 
 def _silence_asyncio() -> None:
-    """Keep asyncio from writing, with tracebacks, of what it had begun and gave up for the reason that we report."""
+    """Keep asyncio from logging tracebacks of tasks that failed for the reported reason."""
     import logging
 
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def _make_streams_safe() -> None:
-    """Never fail over a character that a stream's encoding lacks, nor over a stream that the caller closed."""
+    """Make streams accept characters that their encoding lacks, and replace streams that the caller closed."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -117,7 +117,7 @@ def _dispatch(args: argparse.Namespace) -> int:
         return _open_panel(as_json=args.json)
     from dflash_tui.cli.parser import COMMANDS
 
-    # Each command imports what it needs and nothing of the others.
+    # Import only the module of this command.
     module = import_module(f"dflash_tui.cli.commands.{COMMANDS[args.command].module}")
     action = getattr(args, "action", None)
     name = f"{args.command}_{action}" if action else args.command

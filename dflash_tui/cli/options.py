@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, with defaults from DFLASH_TUI_ variables, and their values."""
+"""Options and arguments shared by commands, their types, and their defaults from DFLASH_TUI_ variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUCLEUS = "draw from the likeliest tokens that have this share of the probabili
 
 
 def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
-    """Add an option with a value, whose default is its DFLASH_TUI_ variable."""
+    """Add an option with a value, which defaults to its DFLASH_TUI_ variable."""
     if value := os.environ.get("DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")):
         settings["default"] = value
     parser.add_argument(*names, **settings)
@@ -34,7 +34,7 @@ def is_json_default() -> bool:
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add what changes the plan of a launch."""
+    """Add the options that change the plan of a launch."""
     modes = ("eager", "graphs", "compile")
     add_option(parser, "--mode", type=one_of(modes), metavar="MODE", help="eager, graphs or compile")
     add_method_option(parser)
@@ -71,13 +71,13 @@ def add_method_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, which no variable sets: it is said of one recipe and its patches."""
+    """Add `--trust`, which has no variable: it is for one recipe and its patches."""
     trust = "trust a recipe and its patches that are not shipped, until they change; `recipes check` shows them"
     parser.add_argument("--trust", action="store_true", help=trust)
 
 
 def add_install_peers_option(parser: argparse.ArgumentParser, which: str = "a --peer") -> None:
-    """Add `--install-peers`, which no variable sets: it is said of the hosts beside it."""
+    """Add `--install-peers`, which has no variable: it is for the hosts of one command line."""
     install = f"say yes to installing this program on {which} that lacks it, in our own folder there"
     parser.add_argument("--install-peers", action="store_true", help=install)
 
@@ -89,7 +89,7 @@ def add_force_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_watch_options(parser: argparse.ArgumentParser) -> None:
-    """Add how often figures are printed, and `--json`."""
+    """Add `--every` and `--json`."""
     every = "seconds between two lines (default 5)"
     add_option(parser, "--every", type=parse_positive, default=5, metavar="SECONDS", help=every)
     add_json_option(parser)
@@ -102,7 +102,7 @@ def add_json_option(parser: argparse.ArgumentParser, **settings: Any) -> None:
 
 
 def add_recipe_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """Add the recipe; where it is `optional`, two models can be named instead."""
+    """Add the recipe; if `optional`, `--target` and `--drafter` may replace it."""
     text = "a recipe's name, or the path of a recipe file"
     parser.add_argument("recipe", metavar="RECIPE", nargs="?" if optional else None, help=text)
     if optional:
@@ -110,43 +110,43 @@ def add_recipe_argument(parser: argparse.ArgumentParser, *, optional: bool = Fal
 
 
 def add_pair_options(parser: argparse.ArgumentParser, target: str) -> None:
-    """Add the models of a pair without a recipe."""
+    """Add `--target` and `--drafter`, for a pair without a recipe."""
     parser.add_argument("--target", metavar="MODEL", help=target)
     parser.add_argument("--drafter", metavar="MODEL", help="its drafter; without one the target's own head drafts")
 
 
 def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
-    """Add the run, which may be left out; `also` says what else may be named."""
+    """Add the run, which is optional; the help ends with `also`."""
     text = f"a run, the start of its name, or a recipe (default: the newest server){also}"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 
 def add_server_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the run, or the address of a server of others, and the options of that."""
+    """Add the run or the address of a server, and the options of an address."""
     add_run_argument(parser, "; or http(s)://HOST:PORT of any OpenAI-compatible server")
     add_address_options(parser)
 
 
 def add_address_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is said of a server by its address; no variable sets them: they are of one server."""
+    """Add the options of a server's address, which have no variables: they are for one server."""
     key = "of a URL: the variable that holds its API key; nothing else of the environment is sent"
     parser.add_argument("--key-env", metavar="NAME", help=key)
     parser.add_argument("--model", metavar="NAME", help="of a URL: the model to ask, where it serves several")
 
 
 def add_experiment_argument(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
-    """Add the A/B or tune that an action is about."""
+    """Add the A/B or tune of an action."""
     text = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
     parser.add_argument("experiment", metavar="ID", nargs="?" if optional else None, help=text)
 
 
 def add_detach_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--detach` of what goes on in a process of its own."""
+    """Add `--detach` of work that continues in a process of its own."""
     add_switch(parser, "--detach", help="return at once; it continues in the background")
 
 
 def add_begin_options(parser: argparse.ArgumentParser) -> None:
-    """Add how an experiment begins, and what of the launch all its boots have in common."""
+    """Add the options that begin an experiment, and the launch options that all its boots share."""
     add_switch(parser, "--stop-running", help="stop servers of yours that would be in the way")
     add_switch(parser, "--yes", help="begin without asking")
     add_detach_option(parser)
@@ -156,7 +156,7 @@ def add_begin_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
-    """Add what an experiment sends to each of its boots."""
+    """Add the options of the requests that an experiment sends to each boot."""
     add_option(
         parser, "--rounds", type=parse_positive, default=1, metavar="N", help="how often a boot sends each prompt"
     )
@@ -181,7 +181,7 @@ def add_seed_option(parser: argparse.ArgumentParser, seed: str = "shuffles the o
 
 
 def add_temperature_option(parser: argparse.ArgumentParser, default: str, value: float | None = None) -> None:
-    """Add `--temperature`; `default` says what holds without it."""
+    """Add `--temperature`; `default` describes its default in the help."""
     heat = f"sampling temperature (default: {default})"
     add_option(parser, "--temperature", type=parse_temperature, default=value, metavar="T", help=heat)
 
@@ -192,7 +192,7 @@ def add_top_p_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, words: str = "") -> None:
-    """Add the option that names the prompts; `words` say what holds where the default is None."""
+    """Add `--dataset`, the prompts; `words` describes a default of None in the help."""
     about = (
         "the prompts: quick, field, contexts, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
         "spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); random:IN,OUT[,N] in "
@@ -203,7 +203,7 @@ def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, wo
 
 
 def number(least: float, most: float) -> Callable[[str], float]:
-    """Return the type of an option whose value is a number from `least` to `most`."""
+    """Return the type of an option that takes a number from `least` to `most`."""
 
     def parse(text: str) -> float:
         return _read_number(float, text, least, most)
@@ -212,7 +212,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return the type of an option whose value is a whole number from `least` to `most`."""
+    """Return the type of an option that takes a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
         return int(_read_number(int, text, least, most))
@@ -234,7 +234,7 @@ def _read_number(kind: type[int | float], text: str, least: float, most: float) 
 
 
 def _limited(kind: type[int | float], least: float, most: str) -> Callable[[str], Any]:
-    """Return the type of a number up to a limit of requests, which is imported when a value is read: that is slow."""
+    """Return the type of a number up to a limit in `benchmark.prompts`, imported on use because that is slow."""
 
     def parse(text: str) -> float:
         from dflash_tui.benchmark import prompts
@@ -251,12 +251,12 @@ parse_temperature = _limited(float, 0, "MOST_TEMPERATURE")
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
-    """Return numbers of requests at a time, separated by commas."""
+    """Parse levels of concurrency separated by commas."""
     return tuple(map(whole_number(1, 1024), text.split(",")))
 
 
 def parse_top_p(text: str) -> float:
-    """Return a share of the probability that vLLM takes: above 0, at most 1."""
+    """Parse a top_p that vLLM accepts: above 0, at most 1."""
     share = number(0, 1)(text)
     if not share:
         raise argparse.ArgumentTypeError("expected a share above 0, at most 1")
@@ -264,17 +264,17 @@ def parse_top_p(text: str) -> float:
 
 
 def parse_measure(text: str) -> bool:
-    """Return whether starts are judged."""
+    """Return True for `start`, False for `speed`."""
     return one_of(("speed", "start"))(text) == "start"
 
 
 def parse_budget(text: str) -> float:
-    """Return the seconds of a time with its unit, such as 30m, of at least one unit."""
+    """Return the seconds of a time such as 30m, which is at least one unit."""
     return _parse_time(text, 1)
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of a time with its unit, such as 12h or 30d."""
+    """Return the seconds of a time such as 12h or 30d."""
     return _parse_time(text, 0)
 
 
@@ -286,14 +286,14 @@ def _parse_time(text: str, least: float) -> float:
 
 
 def parse_recorded_text(text: str) -> str:
-    """Return free text, which is recorded and shown, and so holds no secret."""
+    """Return a text that is recorded; raise ArgumentTypeError if it looks like a secret."""
     if looks_secret(text):
         raise argparse.ArgumentTypeError("it looks like a secret, and is recorded")
     return text
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Return the type of an option that takes one of these names, in a variable, too."""
+    """Return the type of an option that takes one of `names`, also from a variable."""
 
     def parse(text: str) -> str:
         if text not in {*names}:

@@ -74,7 +74,7 @@ class ProgramParser(CommandParser):
     """The parser of the whole command line."""
 
     def format_help(self) -> str:
-        """Return the commands by what they are for, one line each."""
+        """Return the help, with one line per command, by group."""
         groups = {command.group: "" for command in COMMANDS.values() if command.group}
         for name, command in COMMANDS.items():
             if command.group:
@@ -83,9 +83,9 @@ class ProgramParser(CommandParser):
 
 
 def parse_words(words: Sequence[str]) -> argparse.Namespace:
-    """Return what a command line says; wrong words end the program with 2, and help with 0.
+    """Parse a command line; exit with 2 on wrong usage, and with 0 after help.
 
-    What follows `--host HOST` is kept as it was typed, in `far_words`.
+    The words after `--host HOST` are kept unparsed in `far_words`.
     """
     near, far = split_far_words([*words])
     if words and words[0] in OLD_COMMANDS:
@@ -97,22 +97,22 @@ def parse_words(words: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(words)
     args.far_words = far
     args.json = args.json or "--json" in far
-    if args.command is None and args.host is None and args.recipe:  # of its variable
+    if args.command is None and args.host is None and args.recipe:  # set by DFLASH_TUI_RECIPE
         return parse_words(["up", args.recipe])
     return args
 
 
 def build_parser(command: str | None = None) -> ProgramParser:
-    """Return the parser of one command, of none where its name is empty, or of the whole command line.
+    """Return the parser with one command, with none if its name is empty, or with all.
 
-    Each option's default comes from its variable, if set.
+    Each option's default comes from its DFLASH_TUI_ variable, if set.
     """
     parser = ProgramParser(prog="dflash-tui")
     parser.add_argument("-V", "-v", "--version", action="version", version=f"dflash-tui {__version__}")
     add_option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
     parser.add_argument(HOST_OPTION, metavar="HOST", help="run the panel, or the command that follows, on this host")
     add_install_peers_option(parser, "a --host")
-    parser.set_defaults(json=is_json_default())  # for the errors of commands that print no JSON
+    parser.set_defaults(json=is_json_default())  # commands without --json report their errors by it
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
     for name in [command] if command in COMMANDS else COMMANDS if command != "" else ():
         COMMANDS[name].add_options(commands.add_parser(name, help=COMMANDS[name].about))
@@ -208,7 +208,7 @@ def _add_stop(stop: argparse.ArgumentParser) -> None:
 
 
 def _add_actions(parser: argparse.ArgumentParser, about: dict[str, str], **settings: Any) -> Iterator[Any]:
-    """Add actions, each with `--json`, and return their parsers; `list` is meant where none is `required`."""
+    """Add actions, each with `--json`, and return their parsers; if not `required`, the default is `list`."""
     settings = {"title": "actions", "required": True, **settings}
     actions = parser.add_subparsers(dest="action", metavar="ACTION", **settings)
     added = {name: actions.add_parser(name, help=text) for name, text in about.items()}
@@ -216,7 +216,7 @@ def _add_actions(parser: argparse.ArgumentParser, about: dict[str, str], **setti
         add_json_option(parser)
         added["list"].set_defaults(action=None)
     for action in added.values():
-        add_json_option(action, default=argparse.SUPPRESS)  # it may stand before the action, too
+        add_json_option(action, default=argparse.SUPPRESS)  # --json may also come before the action
     return iter(added.values())
 
 
@@ -462,7 +462,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     add_begin_options(command)
     add_json_option(command)
     command.set_defaults(temperature=0.0, checks_output=True)
-    command.set_defaults(wait=True, foreground=False, bench=False, force="", every=100_000)  # as for `up`
+    command.set_defaults(wait=True, foreground=False, bench=False, force="", every=100_000)  # `up` reads these
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -493,11 +493,11 @@ class ProgramCommand(NamedTuple):
     """A command of the program."""
 
     group: str
-    """What it is for; empty for one that people have no use for."""
+    """Its group in the help; empty hides it there."""
     about: str
     add_options: Callable[[CommandParser], None]
     module: str
-    """The module of `cli.commands` with the functions that run it, such as `recipes` and `recipes_check`."""
+    """The module of `cli.commands` that runs it, with functions such as `recipes` and `recipes_check`."""
 
 
 COMMANDS = {

@@ -1,4 +1,4 @@
-"""What the options of a launch ask for, and the trust in a recipe that is asked for before it runs."""
+"""Build launch requests from options, and ask for trust in a recipe before it runs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from dflash_tui.presentation import recipe_text
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import KEY_VARIABLE
 
-# Seconds after which a server that does not answer is mentioned.
+# Seconds after which a message says that a server has not answered yet.
 _SLOW = 10.0
 _OVER_HOSTS = frozenset({"up", "plan", "doctor", "ab", "tune"})
 
 
 def read_launch_request(args: argparse.Namespace) -> LaunchRequest:
-    """Return what the options of a plan ask for; a recipe's file by its absolute path, to be found from anywhere."""
+    """Return the launch request of the plan options; a recipe file is named by its absolute path."""
     method = Method(args.method) if args.method else None
     recipe = _find_recipe(args, method)
     return LaunchRequest(
@@ -51,7 +51,7 @@ def read_launch_request(args: argparse.Namespace) -> LaunchRequest:
         profile=args.profile or None,
         variant=args.variant or None,
         mode=Mode(args.mode) if args.mode else None,
-        method=method if args.recipe else None,  # a derived recipe is of the method that was asked for
+        method=method if args.recipe else None,  # a derived recipe has the requested method already
         port=args.port,
         num_speculative_tokens=args.num_speculative_tokens,
         set_up=SetUp(args.set_up) if args.set_up else None,
@@ -70,7 +70,6 @@ def _name_gpu(name: str | None) -> str | None:
 
 
 def _read_peers(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the other hosts of a server over several, each a name that ssh takes for one."""
     if args.peers and args.command not in _OVER_HOSTS and not getattr(args, "lossless", False):
         hint = f"{', '.join(sorted(_OVER_HOSTS))} and verify --lossless do"
         raise UsageError(f"{args.command} takes no --peer", hint=hint)
@@ -82,7 +81,7 @@ def _read_peers(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _find_recipe(args: argparse.Namespace, method: Method | None) -> str:
-    """Return the recipe's name, or the absolute path of its file; for two models that of one that is derived."""
+    """Return the recipe's name or the absolute path of its file; derive one for `--target`."""
     target, drafter = getattr(args, "target", None), getattr(args, "drafter", None)
     if args.recipe and target:
         raise UsageError(
@@ -102,7 +101,7 @@ def _find_recipe(args: argparse.Namespace, method: Method | None) -> str:
 
 
 def _split_settings(words: list[str]) -> dict[str, str]:
-    """Return the settings of `--set KEY=VALUE` by their names; of one that is made twice the last holds."""
+    """Return the settings of `--set KEY=VALUE` by key; the last value of a key wins."""
     settings: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -114,9 +113,9 @@ def _split_settings(words: list[str]) -> dict[str, str]:
 
 
 def derive_recipe(target: str, drafter: str | None, method: Method | None, tokens: int | None = None) -> DerivedPair:
-    """Return how vLLM serves two models, and print what was derived by which rule; for a target alone its drafters.
+    """Derive how vLLM serves a pair, and print each fact with its rule; for a target alone list its drafters.
 
-    `tokens` are the drafts per step that were asked for, which count where no rule knows how many.
+    `tokens` is the requested number of drafted tokens per step, used if no rule knows it.
     """
     drafters = [] if drafter else _list_drafters(target, method)
     try:
@@ -133,7 +132,7 @@ def derive_recipe(target: str, drafter: str | None, method: Method | None, token
 
 
 class _Row(NamedTuple):
-    """A way to draft for a model: who knows it, the drafter or an empty name, and what is known."""
+    """A way to draft for a model: where it was found, the drafter or an empty name, and its description."""
 
     source: str
     drafter: str
@@ -141,7 +140,7 @@ class _Row(NamedTuple):
 
 
 def _list_drafters(target: str, method: Method | None) -> list[str]:
-    """Print the ways to draft for a model that are known, and return the drafters among them, the best known first."""
+    """Print the known ways to draft for a model, and return their drafters, catalogued ones first."""
     pairs = _find_catalogued(target, method)
     rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
     if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
@@ -153,7 +152,7 @@ def _list_drafters(target: str, method: Method | None) -> list[str]:
 
 
 def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
-    """Return the drafters of the hub's model tree that are not known; without an answer say so."""
+    """Return the drafters of the hub's model tree that are not in `known_drafters`; print a note if it fails."""
     try:
         drafters = asyncio.run(model_config.find_tree_drafters(target))
     except HubAccessError as error:
@@ -173,7 +172,7 @@ def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
 
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
-    """Return when these plans may be launched: all is shipped, or the user says yes to it."""
+    """Ensure that the plans may be launched; ask for trust in parts that are not shipped."""
     untrusted = recipe_trust.find_untrusted(recipe, plans)
     if ingredients := untrusted.ingredients:
         if not args.trust:
@@ -182,7 +181,7 @@ def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespac
 
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
-    """Return when an engine may be made from `engine` with these patches."""
+    """Ensure that the patches may be applied to `engine`; ask for trust in those that are not shipped."""
     untrusted = recipe_trust.find_untrusted_patches(patches)
     if ingredients := untrusted.ingredients:
         if not args.trust:
@@ -201,7 +200,7 @@ def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, 
 
 
 def choose_server(args: argparse.Namespace) -> Server:
-    """Return the run that is named, or the server at an address; raise where it does not answer."""
+    """Return the server of the named run, or at an address; raise DflashError if it does not answer."""
     if is_address(args.run):
         return asyncio.run(_find_server(args.run, args))
     if args.key_env or args.model:
@@ -210,7 +209,7 @@ def choose_server(args: argparse.Namespace) -> Server:
 
 
 async def _find_server(address: str, args: argparse.Namespace) -> Server:
-    """Return the server at an address; say so when it takes long."""
+    """Return the server at an address; print a note if it takes long to answer."""
     finding = asyncio.create_task(find_server(address, args.model, args.key_env))
     done, _ = await asyncio.wait({finding}, timeout=_SLOW)
     if not done:
@@ -219,6 +218,6 @@ async def _find_server(address: str, args: argparse.Namespace) -> Server:
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
-    """Fetch the data set that `words` names, unless it is here."""
+    """Fetch the data set of the suite `words` if this machine lacks it."""
     if words and (name := suites.name_missing_dataset(words)) is not None:
         asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))

@@ -1,4 +1,4 @@
-"""Let signals that would end a command at once end what it has begun like Ctrl-C does."""
+"""Handle SIGTERM and SIGHUP like Ctrl-C while a command has something to clean up."""
 
 import asyncio
 import signal
@@ -10,7 +10,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def cancelled_by_signals() -> Iterator[None]:
-    """Let SIGTERM and a lost connection clean up like Ctrl-C: while something is half-made, or ours."""
+    """Let SIGTERM and SIGHUP cancel the task like Ctrl-C, so that it cleans up."""
     _cancel_task()
     try:
         yield
@@ -20,7 +20,7 @@ def cancelled_by_signals() -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let these signals end a command at once within `cancelled_by_signals`: while nothing is ours."""
+    """Let the signals end a command at once within `cancelled_by_signals`, while nothing needs cleaning up."""
     _end_program()
     try:
         yield

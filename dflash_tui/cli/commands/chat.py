@@ -22,7 +22,7 @@ from dflash_tui.presentation.client_text import (
 
 
 def chat(args: argparse.Namespace) -> int:
-    """Read lines and print what the server answers to each; the answers are on stdout, all else on stderr."""
+    """Read lines and print the server's answers on stdout, everything else on stderr."""
     server = choose_server(args)
     conversation = Conversation(server, system=args.system or "", temperature=args.temperature)
     talk = Talk(conversation, as_json=args.json)
@@ -33,7 +33,7 @@ def chat(args: argparse.Namespace) -> int:
         endpoint = Endpoint.from_run(server.run) if server.run else foreign
         print_status(f"{format_endpoint(endpoint)}; /help lists commands")
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 - lines can be edited then
+            import readline  # noqa: F401 - enables line editing
     while (line := talk.read_line()) is not None:
         if line.startswith("/"):
             if (reply := obey_command(conversation, line)) is None:
@@ -45,7 +45,7 @@ def chat(args: argparse.Namespace) -> int:
 
 
 class Talk:
-    """A conversation on standard streams. What fails or is interrupted on a terminal ends one answer, else all."""
+    """A conversation on standard streams; an error or Ctrl-C ends one answer on a terminal, else the program."""
 
     def __init__(self, conversation: Conversation, *, as_json: bool) -> None:
         self._conversation, self._as_json = conversation, as_json
@@ -67,7 +67,7 @@ class Talk:
             return ""
 
     def ask(self, text: str) -> None:
-        """Send a line and print the answer as it comes."""
+        """Send a line and print the answer as it arrives."""
         self._parts.clear()
         try:
             turn = asyncio.run(self._conversation.ask(text, None if self._as_json else self._show))

@@ -40,15 +40,15 @@ class Scope(NamedTuple):
     engine: Engine
     patches: list[Patch]
     hardware: Hardware | None
-    """The class of hardware that states are judged for; None is any."""
+    """The class of hardware for which the states hold; None is any."""
     unusable: dict[str, str]
-    """Patch files that are not valid: name -> reason."""
+    """Invalid patch files: name -> reason."""
     plan: Plan | None = None
-    """The recipe's plan, unless patches are named one by one."""
+    """The recipe's plan; None without a recipe or with --only."""
 
     @property
     def states(self) -> list[PatchStatus]:
-        """The state of each of the patches, by the plan if there is one."""
+        """The state of each patch, by the plan if there is one."""
         if self.plan:
             return status.patch_status(self.plan, self.engine)
         return [status.find_patch_status(patch, self.engine, self.hardware) for patch in self.patches]
@@ -79,7 +79,7 @@ def _scope(args: argparse.Namespace) -> Scope:
 
 
 def _find_hardware(wanted: str | None) -> Hardware | None:
-    """Return the class of hardware that is named; else that of this machine's GPUs when they are of one class."""
+    """Return the named class of hardware; without a name that of this machine's GPUs if they share one."""
     if wanted and (kind := parse_class(wanted)):
         return kind
     if wanted:
@@ -89,9 +89,9 @@ def _find_hardware(wanted: str | None) -> Hardware | None:
 
 
 def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
-    """Return the patches to apply: those named; else those of the plan; else all but experiments and alternatives.
+    """Return the patches to apply: those of --only, else those of the plan, else the usual ones.
 
-    Without a plan an alternative that is applied already counts for the patch that it replaces.
+    The usual ones are neither experimental, nor alternatives, nor replaced by an alternative that is applied already.
     """
     if args.only:
         return scope.patches
@@ -104,7 +104,7 @@ def _chosen(scope: Scope, args: argparse.Namespace) -> list[Patch]:
 
 
 def patch_status(args: argparse.Namespace) -> int:
-    """Print the state of each patch, and how the source differs where one does not fit."""
+    """Print the state of each patch, and the difference of the source if one does not fit."""
     scope = _scope(args)
     states = scope.states
     if args.json:
@@ -129,7 +129,7 @@ def patch_status(args: argparse.Namespace) -> int:
 
 
 def _why(patch: Patch, state: PatchStatus) -> str:
-    """Return the reason of a state; for a patch that could be applied with its title and recipes."""
+    """Return the reason of a state; for a needed or applied patch with its title and recipes."""
     if state.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
         return state.why
     kind = "experimental, only by name: " if patch.experimental else ""
@@ -139,7 +139,7 @@ def _why(patch: Patch, state: PatchStatus) -> str:
 
 
 def patch_diff(args: argparse.Namespace) -> int:
-    """Print what the patches change, as a unified diff; without the engine on its published wheel."""
+    """Print the patches as a unified diff; if the engine is not installed, against its published wheel."""
     planned = plan_launch_here(read_launch_request(args)) if args.recipe else None
     if planned and inventory.find_planned_engine(planned.plan) is None:
         chosen = [patch_file.load_patch(name) for name in args.only or planned.plan.patches]
@@ -160,7 +160,7 @@ def _find_base(engine: Engine) -> Engine:
 
 
 def patch_apply(args: argparse.Namespace) -> int:
-    """Make an engine with the patches that are needed; with --dry-run print what would differ in it."""
+    """Make an engine with the patches that are needed; with --dry-run only print the diff."""
     scope = _scope(args)
     base, chosen = scope.engine, _chosen(scope, args)
     if scope.plan:
@@ -192,7 +192,7 @@ def patch_apply(args: argparse.Namespace) -> int:
 
 
 def patch_revert(args: argparse.Namespace) -> int:
-    """Say which engine has no patches: it was never changed, so there is nothing to undo."""
+    """Print the engine without patches: it was never changed, so there is nothing to undo."""
     base = _find_base(_scope(args).engine)
     if args.json:
         print_json(PatchOutcome((), base.folder))
@@ -205,7 +205,7 @@ def patch_revert(args: argparse.Namespace) -> int:
 
 
 def patch_verify(args: argparse.Namespace) -> int:
-    """Print for each file that a patch could touch whether it is in order; the exit code is 5 when one is not."""
+    """Print whether each file that a patch could touch is intact; the exit code is 5 if one is not."""
     scope = _scope(args)
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
     checks = status.verify_files(scope.engine, only)
@@ -220,10 +220,10 @@ def patch_verify(args: argparse.Namespace) -> int:
 
 
 def engine_list(args: argparse.Namespace) -> int:
-    """Print the engines, ours and adopted ones, and what killed installations left."""
+    """Print the installed and adopted engines, and the leftovers of killed installations."""
     rows, count = [], DiskCount()
     for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
-        measured = count.measure_folder(Path(engine.folder))  # of the user's, too: engines share its files
+        measured = count.measure_folder(Path(engine.folder))  # adopted ones, too: engines share their files
         size = None if engine.adopted else measured
         if args.json:
             print_json(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches})
@@ -250,7 +250,7 @@ def engine_list(args: argparse.Namespace) -> int:
 
 
 def engine_install(args: argparse.Namespace) -> int:
-    """Install the engine of a recipe, and make the one with its patches."""
+    """Install the engine of a recipe, and make its patched engine."""
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
     try:
@@ -269,7 +269,7 @@ async def _install(planned: PlannedLaunch, *, as_json: bool) -> Engine:
 
 
 def engine_inspect(args: argparse.Namespace) -> int:
-    """Print what an engine holds, by its own Python, and the state of every patch in it."""
+    """Print the packages of an engine, as its own Python reports them, and the state of every patch."""
     chosen = inventory.find_engine_by_name(args.engine)
     contents = inventory.describe_environment(chosen.python)
     patches, unusable = patch_file.load_all_patches()
@@ -293,7 +293,7 @@ def engine_inspect(args: argparse.Namespace) -> int:
 
 
 def engine_remove(args: argparse.Namespace) -> int:
-    """Delete an engine of ours, or forget an adopted one."""
+    """Delete an installed engine, or remove an adopted one from the list."""
     incomplete = paths.engines_folder() / args.engine
     if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
         inventory.clear_leftover(incomplete)
@@ -309,7 +309,7 @@ def engine_remove(args: argparse.Namespace) -> int:
 
 
 def engine_adopt(args: argparse.Namespace) -> int:
-    """Add an environment that the user made to the list."""
+    """Add the user's own environment to the list of engines."""
     chosen = inventory.adopt_engine(Path(args.folder))
     print_json(chosen) if args.json else print_data(chosen.folder)
     print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "

@@ -42,7 +42,7 @@ _LARGEST_LOG = 64 << 20
 
 
 def ab_run(args: argparse.Namespace) -> int:
-    """`ab RECIPE` and `verify --lossless`: say what will be done, do it in a process of its own, and follow that."""
+    """`ab RECIPE` and `verify --lossless`: print the design, run it in a driver process, and follow it."""
     request = read_experiment_request(args)
     ensure_dataset(request.suite, as_json=args.json)
     cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
@@ -59,14 +59,14 @@ def _begin(args: argparse.Namespace, design: Design, resolved_recipes: list[Reso
 
 
 class _Terminal:
-    """What the beginning of an experiment asks and shows on the command line."""
+    """Asks and prints for the beginning of an experiment on the command line."""
 
     def __init__(self, args: argparse.Namespace, design: Design) -> None:
         self._args, self._design = args, design
         self._lines = PreparingLines(as_json=args.json)
 
     async def confirm(self, question: controller.ExperimentQuestion) -> bool:
-        """Return what the options say, else what is typed."""
+        """Answer a question from the options, else ask on the terminal."""
         match question:
             case TrustQuestion(recipe, plans):
                 confirm_trust(recipe, plans, self._args)
@@ -78,7 +78,7 @@ class _Terminal:
         return True
 
     def show(self, event: controller.ExperimentStep) -> None:
-        """Print what the experiment will do, and each step towards it."""
+        """Print the design of the experiment, and each step before it begins."""
         match event:
             case controller.CheckingArms() if self._args.json:
                 print_json(experiment_text.Designed(time.time(), self._design))
@@ -92,7 +92,7 @@ class _Terminal:
 
 
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
-    """Return what the options of `ab run`, `tune run` or `verify --lossless` ask for, each by the name of its field."""
+    """Return the request of `ab run`, `tune run` or `verify --lossless`, whose options are named as its fields."""
     named = {name: value for name, value in vars(args).items() if name in ExperimentRequest.__struct_fields__}
     launch = read_launch_request(args)
     if getattr(args, "exact", False):
@@ -104,7 +104,7 @@ def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
 
 
 def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
-    """Print how to follow an experiment, or follow it."""
+    """Follow an experiment; with --detach print how to follow it."""
     if args.detach:
         print_status(experiment_text.describe_experiment_commands(design, name_program()))
         if args.json:
@@ -147,13 +147,13 @@ def ab_list(args: argparse.Namespace) -> int:
 
 
 def ab_attach(args: argparse.Namespace) -> int:
-    """`ab attach [ID]`: follow an experiment to its end; of one that is over, print the report."""
+    """`ab attach [ID]`: follow an experiment to its end, and print the report."""
     design, details = _find_experiment(args), getattr(args, "details", False)
     return follow_experiment(design, as_json=args.json, details=details)
 
 
 def ab_stop(args: argparse.Namespace) -> int:
-    """`ab stop [ID]`: end the driver and its server, or what a driver that was killed has left."""
+    """`ab stop [ID]`: stop the driver and its server, or the servers that a killed driver left."""
     design = _find_experiment(args)
     if controller.stop_driver(design):
         resuming = f"  resume: dflash-tui {design.command_word} resume {design.id}"
@@ -169,7 +169,7 @@ def ab_stop(args: argparse.Namespace) -> int:
 
 
 def ab_resume(args: argparse.Namespace) -> int:
-    """`ab resume [ID]`: go on after the last boot that is over."""
+    """`ab resume [ID]`: continue after the last boot that ended."""
     design = _find_trusted_experiment(args)
     with explain_detaching(design):
         controller.resume_experiment(design)
@@ -177,7 +177,7 @@ def ab_resume(args: argparse.Namespace) -> int:
 
 
 def ab_extend(args: argparse.Namespace) -> int:
-    """`ab extend [ID] --boots N`: add boots of each arm to an A/B that is over."""
+    """`ab extend [ID] --boots N`: add boots to each arm of an A/B that has ended."""
     design = _find_trusted_experiment(args)
     with explain_detaching(design):
         controller.extend_experiment(design, args.boots)
@@ -185,7 +185,7 @@ def ab_extend(args: argparse.Namespace) -> int:
 
 
 def _find_trusted_experiment(args: argparse.Namespace) -> Design:
-    """Return the experiment that is named, whose arms may be launched again."""
+    """Return the named experiment, after the user has confirmed trust in its arms."""
     design = _find_experiment(args)
     recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
     arms = store.read_progress(store.experiment_folder(design.id)).design.arms
@@ -205,7 +205,7 @@ def ab_remove(args: argparse.Namespace) -> int:
 
 
 def ab_play(args: argparse.Namespace) -> int:
-    """`ab play [ID]`: open the panel on it, or write the picture."""
+    """`ab play [ID]`: play two arms in the panel; with --svg write a picture."""
     report = store.read_report_so_far(store.experiment_folder(store.find_experiment(args.experiment).id))
     arm, prompt = args.arm or "", args.prompt or ""
     if args.svg:
@@ -230,13 +230,13 @@ def _find_experiment(args: argparse.Namespace) -> Design:
 
 
 def tune_run(args: argparse.Namespace) -> int:
-    """`tune RECIPE`: say what will be tried, do it in a process of its own, and follow that."""
+    """`tune RECIPE`: print what will be tried, run it in a driver process, and follow it."""
     ensure_dataset(args.suite or None, as_json=args.json)
     return _begin(args, *build_requested_tune(args))
 
 
 def build_requested_tune(args: argparse.Namespace) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the tune that the options of `tune run` ask for."""
+    """Return the tune of the options of `tune run`."""
     request = read_experiment_request(args)
     cluster = find_cluster(request.launch, args)
     return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name, cluster=cluster)
@@ -258,7 +258,7 @@ def tune_keep(args: argparse.Namespace) -> int:
 
 
 def find_tune(name: str | None) -> Design:
-    """Return the tune that `name` means, as for A/Bs; without it the one that runs, or the newest."""
+    """Return the tune called `name`; without a name the running one, else the newest."""
     if name is not None:
         design = store.find_experiment(name)
         if design.tuning is None:
@@ -272,7 +272,7 @@ def find_tune(name: str | None) -> Design:
 
 
 def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
-    """Print what happens until the driver ends, then the report; Ctrl-C ends the watching and nothing else."""
+    """Print events until the driver ends, then the report; Ctrl-C stops only the watching."""
     folder = store.experiment_folder(design.id)
     with explain_detaching(design):
         for event in join_requests(_watch_events(folder)):
@@ -286,7 +286,7 @@ def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -
 
 @contextlib.contextmanager
 def explain_detaching(design: Design) -> Iterator[None]:
-    """Print on Ctrl-C that an experiment continues, if it does, and how to go on with it."""
+    """On Ctrl-C print that the experiment continues, if it does, and its commands."""
     try:
         yield
     except KeyboardInterrupt:
@@ -340,7 +340,7 @@ def _build_start_error(progress: Progress, names: str) -> ServerFailed:
 
 
 def raise_unless_alike(report: ExperimentReport) -> None:
-    """Raise what the exit code comes from, unless no answer is at fault."""
+    """Raise OutputDiffers if speculation changes answers, DflashError if that is unknown."""
     outputs = next((comparison.outputs for comparison in report.comparisons if comparison.outputs), None)
     outputs = outputs or OutputComparison(OutputVerdict.UNKNOWN, "no answers were compared")
     if outputs.verdict is OutputVerdict.DIFFERENT:

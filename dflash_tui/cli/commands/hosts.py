@@ -1,4 +1,4 @@
-"""Other hosts: `--host`, `agent`, and the question before this program is installed on one."""
+"""Other hosts: `--host`, `agent`, and installing this program on a host after asking."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def plan_over_peers(request: LaunchRequest, args: argparse.Namespace, *, with_commands: bool = False) -> PlannedLaunch:
-    """Return the plan of a request, after this program was installed on those of its hosts that lack it."""
+    """Return the plan of a request, after installing this program on hosts that lack it."""
     return install_and_ask(lambda: cluster_launch.plan_request(request, with_commands=with_commands), args)
 
 
 def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> Cluster | None:
-    """Return the hosts of a request, with this program installed on each; None for this one alone."""
+    """Return the hosts of a request, with this program installed on each; None without peers."""
     if not request.peers:
         return None
     if is_whole:
@@ -36,7 +36,7 @@ def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: 
 
 
 def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
-    """Return what other hosts answer, after this program was installed on those that lack it."""
+    """Return the answer of other hosts, after installing this program on those that lack it."""
     installed: set[str] = set()
     while True:
         try:
@@ -59,7 +59,7 @@ def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
 
 
 def run_there(args: argparse.Namespace) -> int:
-    """Run what follows `--host HOST` on that host, after this program was installed there if it lacks it."""
+    """Run the words after `--host HOST` on that host, after installing this program if the host lacks it."""
     greeting = install_and_ask(lambda: far_program.greet_host(args.host), args)
     if greeting.version != __version__:
         print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")

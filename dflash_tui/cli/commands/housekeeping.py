@@ -26,7 +26,7 @@ from dflash_tui.runs.run import Run
 
 _SMALLEST = 1_000_000
 _KINDS = ("engine", "model", "cache", "runs", "experiments", "program", "packages")
-# Where each shell looks for it by itself.
+# Where each shell finds the script by itself.
 _PLACES = {
     "bash": "~/.local/share/bash-completion/completions/dflash-tui",
     "zsh": "~/.zfunc/_dflash-tui (with fpath+=~/.zfunc before compinit in ~/.zshrc)",
@@ -41,19 +41,19 @@ class DiskItem(msgspec.Struct, frozen=True):
     kind: str
     """engine, model, cache, runs, experiments, program or packages."""
     name: str
-    """What it is called there."""
+    """Its name within its kind."""
     bytes: int
-    """What it takes on the disk; a file that an engine shares with uv's cache counts for the engine."""
+    """Its disk usage; a file that an engine shares with uv's cache counts for the engine."""
     folder: str
-    """Where it is."""
+    """Its path."""
     remove: str
     """The command that removes it."""
     used_by: tuple[str, ...] = ()
-    """The servers that run from it."""
+    """The running servers that use it."""
 
 
 def disk(args: argparse.Namespace) -> int:
-    """Print what takes room, the largest of each kind first, with the command that removes it."""
+    """Print the disk usage, the largest items of each kind first, with the commands that remove them."""
     items = sorted(_list_items(), key=lambda item: (_KINDS.index(item.kind), -item.bytes))
     if args.json:
         for item in items:
@@ -105,10 +105,10 @@ def _list_items() -> Iterator[DiskItem]:
 
 
 def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
-    """Yield the engines that we installed, and what is left of others; adopted ones are not ours to remove."""
+    """Yield the installed engines and leftovers; adopted engines are for the user to remove."""
     engines = inventory.list_engines()
     for adopted in (engine for engine in engines if engine.adopted):
-        count.measure_folder(Path(adopted.folder))  # what ours share with it takes no room
+        count.measure_folder(Path(adopted.folder))  # counts files that installed engines share with it
     folders = [Path(engine.folder) for engine in engines if not engine.adopted]
     for folder in (*folders, *inventory.list_leftovers(), *inventory.list_broken_engines()):
         users = tuple(run.id for run in living if run.plan.engine_folder == str(folder))
@@ -117,7 +117,7 @@ def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
 
 
 def _list_models(count: DiskCount) -> Iterator[DiskItem]:
-    """Yield the models that recipes built or another host sent, and those of the hub's cache, which others may use."""
+    """Yield the models that recipes built or another host sent, and those in the shared cache of the hub."""
     own = paths.models_folder()
     for root, pattern in ((own, "[!.]*"), (own, ".*.copy"), (model_hub.hub_cache_folder(), "models--*")):
         for folder in sorted(root.glob(pattern)):
@@ -126,7 +126,7 @@ def _list_models(count: DiskCount) -> Iterator[DiskItem]:
 
 
 def _list_programs(count: DiskCount) -> Iterator[DiskItem]:
-    """Yield this program where another host installed it here; the link to the one in use goes with it."""
+    """Yield the copies of this program that other hosts installed here; a link to one is removed with it."""
     link = paths.data_folder() / far_installer.LINK
     for folder in sorted(link.parent.glob(f"{far_installer.LINK}-*")):
         if folder.is_dir() and not folder.is_symlink():
@@ -140,7 +140,7 @@ def _format_removal(folder: Path) -> str:
 
 
 def completion(args: argparse.Namespace) -> int:
-    """`completion bash|zsh|fish`: print the script, and where it goes on stderr."""
+    """`completion bash|zsh|fish`: print the script on stdout, and where it belongs on stderr."""
     print_data(_format_script(args.shell))
     note = "it completes the recipes of today: write it again after adding one"
     print_status(f"write it to {_PLACES[args.shell]}; {note}")
@@ -149,7 +149,7 @@ def completion(args: argparse.Namespace) -> int:
 
 def _format_script(shell: str) -> str:
     parser = build_parser()
-    # The script is run by a shell, which would run what another name may hold.
+    # Only safe names: a shell runs the script, and would run code in a name.
     recipes = [name for name in recipe_loader.list_recipe_files() if recipe_loader.is_recipe_name(name)]
     for action in parser.list_actions():
         if action.metavar == "RECIPE":

@@ -28,11 +28,11 @@ from dflash_tui.runs.run import Run
 
 _LONGEST_LINE = 1 << 20
 _LOGS = frozenset({".log", ".txt", ".out"})
-_WIDTH = 100  # where the output is no terminal
+_WIDTH = 100  # if the output is not a terminal
 
 
 def logs(args: argparse.Namespace) -> int:
-    """`logs [RUN] [-f] [-n N]`: print the log or its end, without control characters and secrets of our environment."""
+    """`logs [RUN] [-f] [-n N]`: print the log or its end, without control characters and this environment's secrets."""
     run = registry.find_run(args.run)
     log = _find_rank_log(run, args.rank) if args.rank else run.log
     if not log.exists():
@@ -55,7 +55,7 @@ def logs(args: argparse.Namespace) -> int:
 
 
 def _print_line(line: bytes, *, as_json: bool) -> None:
-    """Print what a terminal would show of a line in the end; a long one has lost its beginning."""
+    """Print a line as a terminal would show it, without what carriage returns overwrite."""
     text = clean_line(line.rsplit(b"\r", 1)[-1].decode(errors="replace"))
     if as_json:
         print_json(LogText(text))
@@ -78,7 +78,7 @@ class Failed(Event, frozen=True, tag="failed"):
 
 
 def why(args: argparse.Namespace) -> int:
-    """`why [RUN | URL | FILE | -]`: print why a server failed or is slow; without a name the newest that failed."""
+    """`why [RUN | URL | FILE | -]`: print why a server failed or is slow; the default is the newest that failed."""
     if args.run and args.run.lower().startswith(("http://", "https://")):
         from dflash_tui.diagnosis.live_server import explain_url  # httpx takes 0.2 s to import
 
@@ -101,7 +101,7 @@ def why(args: argparse.Namespace) -> int:
 
 
 def _names_log(name: str) -> bool:
-    """Whether a name is that of a file, and of no run; so is one of a log that is not there."""
+    """Whether a name is that of a log file, existing or not, rather than of a run."""
     path = Path(name)
     is_file = os.sep in name or path.suffix in _LOGS or (path.exists() and not path.is_dir())
     return name == STDIN or (is_file and path.suffix != ".zip")

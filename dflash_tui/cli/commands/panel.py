@@ -1,4 +1,4 @@
-"""The panel, and recordings in it or as lines: `replay` and `export`."""
+"""Open the panel, and replay or export recordings: `replay` and `export`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def open_panel(
 ) -> int:
     """Open the panel, with a run, a recording, a foreign server or two arms of an A/B if given.
 
-    Afterwards it prints how to come back to what goes on.
+    On exit print the commands for what still runs.
     """
     from dflash_tui.tui import app
 
-    paths.runs_folder()  # without a home folder there is no panel
+    paths.runs_folder()  # raises if there is no home folder
     farewell, code = app.run_panel(run, player=player, foreign=foreign, playback=playback)
     if farewell:
         print_data(farewell)
@@ -54,9 +54,9 @@ def replay(args: argparse.Namespace) -> int:
 
 
 def _print_recording(args: argparse.Namespace, source: Recording) -> int:
-    """Print what `attach` printed while it happened; without --speed as fast as it can be read.
+    """Print a recording as `attach` would have; without --speed as fast as possible.
 
-    Figures come every `--every` recorded seconds. A failure of the recorded server is printed, and is not ours.
+    Figures are printed every `--every` recorded seconds. A recorded failure is printed, and does not set the exit code.
     """
     from dflash_tui.cli.commands.logs import format_postmortem
     from dflash_tui.cli.event_lines import AlarmLines, EventLines, FigureLines
@@ -71,14 +71,14 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
         while due <= event.at and state.exit is None:
             _wait_until_played(args.speed, began, due - begin)
             figures.show(due)
-            # The rows of a long silence are all the same.
+            # Skip the rows of a long silence, which are all the same.
             due = event.at if event.at - due > _MAX_SILENCE else due + args.every
         while alarms_due <= event.at and state.exit is None:
             _wait_until_played(args.speed, began, alarms_due - begin)
             alarm_lines.refresh(alarms_due)
             alarms_due = event.at if event.at - alarms_due > _MAX_SILENCE else alarms_due + _ALARM_INTERVAL
         state.apply(event)
-        if args.at is None or event.at >= begin:  # what was prepared came before the launch
+        if args.at is None or event.at >= begin:  # without --at, also the preparation before the launch
             _wait_until_played(args.speed, began, event.at - begin)
             lines.show(event)
     if failed := postmortem.build_postmortem(source, state):

@@ -41,12 +41,12 @@ from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.presentation.plan_text import describe_plan, format_check, format_verdict, summarize_plan
 from dflash_tui.runs import lifecycle
 
-# Where programs, engines, models and runs are: systemd does not have the variables of the shell. None is secret.
+# They locate programs, engines, models and runs; systemd does not inherit the shell's variables. None is secret.
 _PASSED_VARIABLES = (
     "PATH", "PYTHONPATH", "CUDA_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME",
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
 )  # fmt: skip
-# Seconds that a stop may need beyond its grace and the wait for the memory: SIGKILL, and the kernel.
+# Seconds that a stop may need beyond its grace period and the wait for memory: SIGKILL, and the kernel.
 _STOP_MARGIN = 30
 _UNIT = """\
 # Made by `dflash-tui service`.
@@ -94,7 +94,7 @@ def plan(args: argparse.Namespace) -> int:
     checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
-    if not planned.plan.relaunch_request.engine:  # else its own parser is asked, which may know more
+    if not planned.plan.relaunch_request.engine:  # a chosen engine's own parser checks its flags instead
         for mistake in serve_flags.find_mistakes(planned.plan.vllm, planned.plan.argv[3:]):
             print_status(f"! it would not start: {mistake}")
     _name_taken_port(planned.plan)
@@ -102,7 +102,7 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def _name_taken_port(plan: Plan) -> None:
-    with suppress(UsageError):  # where none of the next is free a launch says so
+    with suppress(UsageError):  # if no port is free, the launch reports that
         if (free := lifecycle.find_free_port(plan.port)) != plan.port:
             by_hand = plan.request and plan.request.port
             instead = f"{free} is free: --port {free}" if by_hand else f"a launch takes {free}"
@@ -115,7 +115,7 @@ async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """`doctor [RECIPE]`: print every check; the exit code is 4 when one fails."""
+    """`doctor [RECIPE]`: print every check; the exit code is 4 if one fails."""
     if args.recipe is None:
         args.recipe = "demo-cpu"
         planned = plan_launch_here(read_launch_request(args))
@@ -138,7 +138,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def service(args: argparse.Namespace) -> int:
-    """`service RECIPE`: print the unit file, and where it goes on stderr."""
+    """`service RECIPE`: print the unit file on stdout, and where it belongs on stderr."""
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
     name, text = f"dflash-tui-{planned.plan.recipe}.service", _format_unit(args, planned.plan)
@@ -153,13 +153,13 @@ def service(args: argparse.Namespace) -> int:
 def _format_unit(args: argparse.Namespace, plan: Plan) -> str:
     total = system.read_system_memory().total
     reserve = max(total // 20, min(4 << 30, total // 4))
-    # The port stays the same, for the clients.
+    # Keep the port, which clients know.
     changes = LaunchChanges(port=plan.port, engine=plan.unpatched_folder if args.engine else None)
     force = ["--force", args.force] if args.force else []
     launch = ["up", *plan.relaunch_request.with_changes(changes).to_argv(), *force]
     words = [sys.executable, "-P", "-m", "dflash_tui", *launch, "--every", str(args.every), "--foreground"]
     variables = {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
-    if not paths.PACKAGE_ROOT.is_relative_to(sys.prefix):  # a checkout, which may be on the path by chance only
+    if not paths.PACKAGE_ROOT.is_relative_to(sys.prefix):  # a checkout may be importable only from this shell
         variables["PYTHONPATH"] = build_own_path()
     return _UNIT.format(
         recipe=plan.recipe,
@@ -173,13 +173,13 @@ def _format_unit(args: argparse.Namespace, plan: Plan) -> str:
 
 
 def _quote(word: str) -> str:
-    """Return a word as systemd.syntax(7) has it."""
+    """Quote a word as systemd.syntax(7) requires."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("%", "%%")
     return word if word.replace("-", "").replace("/", "").replace(".", "").isalnum() else f'"{escaped}"'
 
 
 def gpus(args: argparse.Namespace) -> int:
-    """Print the GPUs, or the sentence that says why there are none."""
+    """Print the GPUs, or why there are none."""
     probe = nvml.probe_gpus()
     if args.json:
         print_json(probe)

@@ -37,7 +37,7 @@ _HEADER = ("PAIR", "METHOD", "N", "VLLM", "NEEDS", "PUBLISHED")
 
 
 def recipes_catalogue(args: argparse.Namespace) -> int:
-    """Print the pairs, those of a method, that fit or that may fit; or what is known of one."""
+    """Print the catalogue's pairs, filtered by method and fit; or the facts of one pair."""
     try:
         catalogues.load_own_catalogue()
     except UsageError as error:
@@ -95,7 +95,7 @@ def _fits(catalogue: Catalogue, pair: CataloguePair, place: Place) -> bool:
 
 
 def _may_fit(catalogue: Catalogue, pair: CataloguePair) -> bool:
-    """Whether the size of a precision of the pair's target is unknown."""
+    """Whether the memory that the pair needs is unknown for a variant of its target."""
     return any(
         catalogues.estimate_need(catalogue, pair, variant) is None
         for variant in catalogue.targets[pair.target].variants
@@ -144,7 +144,7 @@ def _print_pair(catalogue: Catalogue, pair: CataloguePair, place: Place) -> None
 
 
 def recipes_check(args: argparse.Namespace) -> int:
-    """Check recipe files and print the error of each; the exit code is 2 when there is one."""
+    """Check recipe files and print the error of each; the exit code is 2 if there is one."""
     files = [recipe_loader.recipe_path(name) for name in args.files]
     wrong, (patches, _) = 0, patch_file.load_all_patches()
     for path in files or recipe_loader.list_recipe_files().values():
@@ -169,7 +169,7 @@ def recipes_check(args: argparse.Namespace) -> int:
 
 
 def recipes_show(args: argparse.Namespace) -> int:
-    """Print a recipe's file, and its path to stderr."""
+    """Print a recipe's file on stdout, and its path on stderr."""
     path = recipe_loader.recipe_path(args.recipe)
     recipe = recipe_loader.load_recipe(path)
     print_status(str(path))
@@ -181,9 +181,9 @@ def recipes_show(args: argparse.Namespace) -> int:
 
 
 def recipes_new(args: argparse.Namespace) -> int:
-    """Write a recipe into the user's folder, from the template or from another recipe, and print its path."""
+    """Write a recipe into the user's folder, from the template, a recipe or a model; print its path."""
     recipe_files.refuse_name(args.name)
-    if not args.like:  # the variants of a shipped one would be gone
+    if not args.like:  # it would hide a shipped recipe and its variants
         hint = f"choose another name, or copy that recipe: --like {args.name}"
         recipe_files.refuse_shipped_name(args.name, hint)
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
@@ -208,7 +208,7 @@ def recipes_schema(_args: argparse.Namespace) -> int:
 
 
 def recipes_add(args: argparse.Namespace) -> int:
-    """Put a recipe of somebody else among the user's own, after it was checked; print what it runs."""
+    """Check another user's recipe, print what it runs, and add it to the user's recipes."""
     stem, data = recipe_files.read_named_file(args.source, yaml_loader.SIZE_LIMIT)
     name = _choose_name(args, stem)
     try:
@@ -221,7 +221,7 @@ def recipes_add(args: argparse.Namespace) -> int:
 
 
 def recipes_import(args: argparse.Namespace) -> int:
-    """Make a recipe of a `vllm serve` command; print what of it was not taken over."""
+    """Make a recipe of a `vllm serve` command; print what was left out."""
     imported = import_recipe(read_shell_command(args.words))
     recipe = _check_text(_choose_name(args, imported.name), imported.text, "the command")
     _report_and_add(recipe, imported.text, imported.left_out, args)
@@ -229,7 +229,7 @@ def recipes_import(args: argparse.Namespace) -> int:
 
 
 def recipes_update(args: argparse.Namespace) -> int:
-    """Put another catalogue in place of the one that is shown, after it was checked, and print what changed."""
+    """Check another catalogue, replace the current one with it, and print the changes."""
     _, data = recipe_files.read_named_file(args.source, catalogues.LARGEST)
     before, after = catalogues.load_catalogue(), catalogues.decode_catalogue(data)
     if after.written < before.written:
@@ -255,7 +255,7 @@ def recipes_update(args: argparse.Namespace) -> int:
 
 
 def _choose_name(args: argparse.Namespace, default: str) -> str:
-    """Return the name of a new recipe, which no shipped one has."""
+    """Return the name of a new recipe; refuse the name of a shipped one."""
     name: str = args.name or default
     recipe_files.refuse_shipped_name(name, "give this one another name: --name NAME")
     recipe_files.refuse_name(name, replace=args.replace)
@@ -273,7 +273,7 @@ def _check_text(name: str, text: str, source: str) -> Recipe:
 
 
 def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], args: argparse.Namespace) -> None:
-    """Print what a recipe runs and what is wrong with it, then put it among the user's own."""
+    """Print what a recipe runs and its mistakes, then add it to the user's recipes."""
     ingredients = recipe_trust.list_ingredients(recipe, patch_file.load_all_patches()[0])
     mistakes = tuple(find_recipe_mistakes(recipe))
     clean_left_out = tuple(LeftOut(redact_secrets(omission.what), omission.why) for omission in left_out)
@@ -293,7 +293,7 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
 
 
 def recipes(args: argparse.Namespace) -> int:
-    """Print the recipes as they are on this machine; one that cannot be loaded is listed with its error."""
+    """Print the recipes as resolved for this machine; invalid ones are listed with their error."""
     valid_recipes, broken = recipe_loader.load_all_recipes()
     if args.json:
         for recipe in valid_recipes.values():
@@ -311,7 +311,7 @@ def recipes(args: argparse.Namespace) -> int:
 
 
 def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:
-    """Return the cells of a recipe, as it is on the first GPU of this machine that it is for, else on the first."""
+    """Return a recipe's cells, resolved for the first GPU here that it is for, else for the first GPU."""
     names = ", ".join(kind.value for kind in recipe.reported_on) or ("any CPU" if recipe.for_cpu else "any GPU")
     hardware = next((kind for kind in here if kind in recipe.hardware), here[0] if here else None)
     try:

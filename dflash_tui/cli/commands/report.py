@@ -33,7 +33,7 @@ _EXPORT = "vllm-bench"
 
 
 def report(args: argparse.Namespace) -> int:
-    """`report [NAME]` or `report compare A B`: print it, or write it into the file of `-o`."""
+    """`report [NAME]` or `report compare A B`: print a report, or write it to the file of `-o`."""
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
         if len(names) != 3:
@@ -58,14 +58,14 @@ def report(args: argparse.Namespace) -> int:
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Put a text in its place in one step, so that a part of it is never there; a pipe takes it as it comes."""
+    """Write a file atomically; write directly to a path that is not a regular file, such as a pipe."""
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
         else:
-            _replace_file(paths.resolve_links(path), text)  # a link stays one
+            _replace_file(paths.resolve_links(path), text)  # a link stays a link
     except OSError as error:
-        error.filename = str(path)  # never that of the temporary file
+        error.filename = str(path)  # not the temporary file
         raise
 
 
@@ -100,7 +100,7 @@ def _compare(first: str, second: str, kind: str) -> str:
 
 
 def render_report(report: ExperimentReport | RunReport, kind: str, name: str) -> str:
-    """Return a report in the form that is asked for; `name` is where a run is drawn from."""
+    """Return a report in the format `kind`; `name` is the run to draw for svg."""
     if kind == _EXPORT:
         return _export(report)
     if kind == "json":
@@ -117,7 +117,7 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
 
 
 def _export(report: ExperimentReport | RunReport) -> str:
-    """Return the requests of a run, or of each boot of an A/B, as `vllm bench serve` would have written them."""
+    """Return the requests of a run, or of each boot of an A/B, in the format of `vllm bench serve`."""
     if isinstance(report, ExperimentReport):
         if lines := export_boots(report):
             return lines
@@ -130,7 +130,7 @@ def _export(report: ExperimentReport | RunReport) -> str:
 
 
 def load_report(name: str | None) -> ExperimentReport | RunReport | ImportedResult:
-    """Return what `name` means: a report's file, an experiment, or a run; without it the newest experiment, or run."""
+    """Return the report file, experiment or run called `name`; without a name the newest experiment, else run."""
     if name and (from_file := _load_file(name)):
         return from_file
     try:
@@ -159,7 +159,7 @@ def _report_newest_run() -> RunReport:
 
 
 def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
-    """Return the report, or another benchmark's result, in a file of JSON; None when it is another file, or none."""
+    """Return the report or benchmark result in a JSON file; None if `name` is not a JSON file."""
     path = paths.expand_home(name)
     if not path.is_file() or path.suffix != ".json":
         return None
@@ -174,7 +174,7 @@ def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | Non
 
 
 def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
-    """Return a report from a file, in which every arm that is spoken of is there."""
+    """Return a report from a file; raise UsageError if it refers to an arm that it lacks."""
     if why := find_misplaced_arms(report):
         hint = "write it again on the machine that measured it: dflash-tui report AB --json -o FILE"
         raise UsageError(f"{path} is not a valid report", evidence=why, hint=hint)
@@ -184,7 +184,7 @@ def _check_arms_named(path: Path, report: ExperimentReport) -> ExperimentReport:
 def compare_reports(
     first: ExperimentReport | RunReport, second: ExperimentReport | RunReport
 ) -> list[ExperimentReport]:
-    """Return a report for each pair of arms of one name, or for the two runs; a run goes with every arm."""
+    """Return a report for each pair of arms with the same name; a run is compared with every arm."""
     ours, theirs = map(_sides_by_arm, (first, second))
     is_run = "" in ours or "" in theirs
     pairs = [(a, b) for name, a in ours.items() for other, b in theirs.items() if is_run or name == other]
@@ -212,7 +212,7 @@ def redact_report(report: ExperimentReport) -> ExperimentReport:
 
 
 def export_boots(report: ExperimentReport) -> str:
-    """Return the boots that measured something, in their order, as lines of JSON; empty where none did."""
+    """Return the measured boots, in their order, as lines of JSON; empty if there are none."""
     arms = range(len(report.design.arms))
     boots = sorted((boot for arm in arms for boot in select_measured_boots(report.boots, arm)), key=lambda b: b.number)
     lines = [
@@ -222,7 +222,7 @@ def export_boots(report: ExperimentReport) -> str:
 
 
 def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
-    """Yield what a boot measured at each number of requests under way."""
+    """Yield the measurements of a boot at each level of concurrency."""
     arm, windows = design.arms[boot.arm], {window.streams: window for window in boot.windows}
     metadata = {"experiment": design.id, "varied": design.vary, "arm": arm.name, "boot": str(boot.number + 1)}
     for streams in dict.fromkeys(request.streams for request in boot.requests):
@@ -232,7 +232,7 @@ def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
             arm.plan.served_name,
             boot.began,
             tuple(request for request in boot.requests if request.streams == streams),
-            # Of one at a time nothing else is under way, and the busy time says the same.
+            # With one stream there are no fillers, and the busy time gives the same figure.
             output_tok_s=window.tok_s if window and streams != 1 else None,
             metadata=metadata | ({"synthetic": design.synthetic} if design.synthetic else {}),
         )

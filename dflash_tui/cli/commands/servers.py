@@ -53,12 +53,12 @@ from dflash_tui.vllm_output.log_facts import describe_network
 _DAY = 86_400
 _STOP_TIMEOUT = 5.0
 _MOST_URLS = 4
-# Interfaces by which no other machine reaches this one.
+# Interfaces of containers and virtual machines, which other machines cannot reach.
 _OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman")
 
 
 def ps(args: argparse.Namespace) -> int:
-    """`ps [RUN]`: print the servers, newest last; with --for how a program reaches one of them."""
+    """`ps [RUN]`: print the servers, newest last; with --for print how a program reaches one."""
     if args.program:
         return _print_wiring(registry.find_run(args.run), ClientProgram(args.program), as_json=args.json)
     runs, broken = registry.load_runs()
@@ -133,7 +133,7 @@ def _print_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], *, verbo
 
 
 def _print_wiring(run: Run, program: ClientProgram, *, as_json: bool) -> int:
-    """Print what a program is to be given: the data on stdout, where it goes on stderr."""
+    """Print a program's configuration on stdout, and where it belongs on stderr."""
     endpoint = Endpoint.from_run(run)
     _print_reach(run)
     wiring = format_wiring(endpoint, program)
@@ -148,7 +148,7 @@ def _print_wiring(run: Run, program: ClientProgram, *, as_json: bool) -> int:
 
 
 def _print_reach(run: Run) -> None:
-    """Say whether a server still answers, and how other machines reach it."""
+    """Print whether a server is still up, and how other machines reach it."""
     if not server_process.is_alive(run):
         print_status(f"! {run.id} has ended; this is how it was reached")
     elif boot := describe_boot(run):
@@ -169,7 +169,7 @@ def _list_urls_elsewhere(run: Run) -> list[str]:
 
 
 def print_broken_runs(broken: Mapping[str, str]) -> None:
-    """Name the runs whose record cannot be used, and say why."""
+    """Print the runs whose record cannot be used, and why."""
     for name, why in broken.items():
         print_status(f"! ignoring {paths.runs_folder() / name}: {why}; if its server still runs, stop it by hand")
 
@@ -191,18 +191,18 @@ def _remark(run: Run, *, verbose: bool) -> str:
 
 
 class PrunedRun(msgspec.Struct, frozen=True):
-    """A run that `runs prune` removes, or would."""
+    """A run that `runs prune` removes, or lists without --yes."""
 
     run: str
     """Its id."""
     recipe: str
-    """What it served."""
+    """The recipe that it served."""
     age_s: float
-    """Seconds since something of it was written."""
+    """Seconds since its files were last written."""
     bytes: int
-    """What its folder takes on the disk."""
+    """The disk usage of its folder."""
     removed: bool
-    """Whether it is gone now; without --yes it is only listed."""
+    """Whether it was removed; without --yes it is only listed."""
 
 
 def runs(args: argparse.Namespace) -> int:
@@ -212,7 +212,7 @@ def runs(args: argparse.Namespace) -> int:
 
 
 def runs_prune(args: argparse.Namespace) -> int:
-    """`runs prune`: list the runs that ended long ago, and with --yes remove them; those of an A/B stay with it."""
+    """`runs prune`: list the runs that ended long ago, with --yes remove them; runs of A/Bs are kept."""
     runs_of_experiments = _list_runs_of_experiments()
     over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
@@ -297,7 +297,7 @@ def _print_starts(starts: Sequence[RecordedStart]) -> None:
 
 
 def _print_medians(kinds: Sequence[StartKind]) -> None:
-    """Print one row per recipe, engine, mode and cache: medians of the parts of a start, and of how many it is."""
+    """Print a row per recipe, engine, mode and cache: the number of starts, and the medians of their parts."""
     parts = [name.upper() for name, _ in startup_history.STARTUP_PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "STARTS", *parts, "FIRST", "READY", "FROM TO")
     rows = []
@@ -323,7 +323,7 @@ def _describe_difference(difference: StartDifference) -> str:
 
 
 def stop(args: argparse.Namespace) -> int:
-    """`stop [RUN]`: stop a server; without RUN the only one, with --all each."""
+    """`stop [RUN]`: stop a server; without RUN the only one, with --all every one."""
     if args.orphans:
         return _stop_orphans(args)
     if args.all and args.run:
@@ -344,7 +344,7 @@ def stop(args: argparse.Namespace) -> int:
 
 
 def _describe_none() -> str:
-    """Return that no server runs, and what is left of those that were killed, which no `stop` knows."""
+    """Return that no server runs, and how many engine processes outlived killed servers."""
     if orphans := find_orphans():
         return (
             f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
@@ -370,13 +370,13 @@ def _stop_run(run: Run) -> StoppedServer:
 
 
 def _stop_far_ranks(run: Run) -> None:
-    """Wait until the other hosts of a server have none of it any more; what is left is said, and shown by `ps`."""
+    """Wait until the ranks on other hosts have stopped, and print the state of each."""
     for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
         print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
 
 
 def _stop_orphans(args: argparse.Namespace) -> int:
-    """List the engine processes that outlived their server, and end them after asking; `args.run` is a pid of one."""
+    """List the orphaned engine processes, and end them after asking; `args.run` is the pid of one."""
     orphans = [orphan for orphan in find_orphans() if args.run in {None, str(orphan.pid)}]
     if args.run and not orphans:
         what = f"pid {args.run} is not an orphaned engine process"
@@ -412,7 +412,7 @@ def _stop_orphans(args: argparse.Namespace) -> int:
 def _end_orphan(orphan: Orphan) -> None:
     what = f"{orphan.name} (pid {orphan.pid}), which holds {format_gib(orphan.resident)}"
     try:
-        process = psutil.Process(orphan.pid)  # it holds the start time: a later process with its pid gets no signal
+        process = psutil.Process(orphan.pid)  # by its start time: a later process with this pid gets no signal
     except psutil.NoSuchProcess:
         process = None
     if process is None or processes.read_process_identity(orphan.pid) != orphan.born:

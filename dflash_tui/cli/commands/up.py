@@ -1,4 +1,4 @@
-"""Launch a recipe, watch it, and watch servers that run: `up` and `attach`."""
+"""Launch and watch a recipe, or watch a running server: `up` and `attach`."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
 _WRONG_ADDRESS = "check the address and the port; `attach` without an address watches a server that dflash-tui launched"
-# An engine that crashed answers badly for up to 7 s before its server ends.
+# A crashed engine returns errors for up to 7 s before its server exits.
 _UNHEALTHY_GRACE_SECONDS = 10.0
 
 
 class Until(StrEnum):
-    """What watching a launched server lasts until."""
+    """When watching a launched server ends."""
 
     READY = "ready"
     MEASURED = "measured"
@@ -88,7 +88,7 @@ def attach(args: argparse.Namespace) -> int:
 
 async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     front = _Terminal(args)
-    # No restarts without somebody who watches.
+    # No restarts with --detach or --wait: nothing would supervise them.
     policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
     with cancelled_by_signals():
         try:
@@ -100,7 +100,7 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
 
 
 class _Terminal:
-    """What a launch asks, shows and watches on the command line."""
+    """Asks, prints and watches for a launch on the command line."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -109,13 +109,13 @@ class _Terminal:
         self.is_watching = False
 
     async def confirm(self, question: session.LaunchQuestion) -> bool:
-        """Return what the options say, else what is typed."""
+        """Answer a question from the options, else ask on the terminal."""
         if isinstance(question, session.TrustQuestion):
             confirm_trust(question.recipe, question.plans, self._args)
         return True
 
     def show(self, event: session.LaunchEvent) -> None:
-        """Print what happens."""
+        """Print an event of the launch."""
         self.is_watching = False
         match event:
             case session.LaunchPlanned(planned) if not planned.replaces:
@@ -142,7 +142,7 @@ class _Terminal:
         print_status(f"cancel it with Ctrl-C or dflash-tui stop {due.run.id}")
 
     async def watch(self, run: Run, state: RunState) -> None:
-        """Print the events of a run, and end its server with the watching where that was asked for."""
+        """Print the events of a run; with --foreground stop its server afterwards."""
         args = self._args
         if args.detach and not (args.bench or args.wait) and server_process.is_alive(run):
             _detach(args, run)
@@ -190,7 +190,7 @@ def _detach(args: argparse.Namespace, run: Run) -> None:
 
 
 async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
-    """Print the events of `run` until it ends, or until what was asked for is done. They are taken into `state`."""
+    """Print the events of `run` and apply them to `state`, until the run ends or `until` is reached."""
     answered = asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
     alarm_lines = AlarmLines(state, as_json=args.json)
@@ -206,8 +206,8 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
                 return _finish(run, state, until, as_json=args.json)
             if until is Until.MEASURED:
                 await _measure(run, state, as_json=args.json)
-                await asyncio.sleep(2 * observer.LOG_INTERVAL)  # let the recorded events through
-            alarm_lines.refresh(time.time())  # print an alarm of the first answer before the watching ends
+                await asyncio.sleep(2 * observer.LOG_INTERVAL)  # wait until the recorded events are read
+            alarm_lines.refresh(time.time())  # print an alarm of the first answer before watching ends
             if args.detach or args.wait:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
@@ -225,7 +225,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
 
 
 async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
-    """Send the five prompts; for a reader show an answer, and say how to compare with and without speculation."""
+    """Send the five prompts; without --json also print an answer and how to compare speculation on and off."""
     benchmark = Bench(
         Server.from_run(run), suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=as_json, watched=True
     )
@@ -248,7 +248,7 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Eve
         async for batch in batches:
             for event in batch:
                 state.apply(event)
-            # In a thread: a reader that pauses must not hold up the recording.
+            # In a thread: a paused reader of stdout must not block the recording.
             await asyncio.to_thread(lines.show_all, batch)
             if state.health in {Health.WARM, Health.UNHEALTHY}:
                 if state.health is Health.WARM and not answered.is_set() and not lines.as_json:
@@ -264,7 +264,7 @@ def _print_ready(run: Run) -> None:
 
 
 async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:
-    """Print once why a running server does not answer, when that lasts; one that exits is reported at its exit."""
+    """Print once why a running server stays unhealthy; a server that exits is reported by `_finish`."""
     since: float | None = None
     while since is None or time.monotonic() - since < _UNHEALTHY_GRACE_SECONDS:
         await asyncio.sleep(0.5)
@@ -275,11 +275,11 @@ async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None
             print_event(Failed(time.time(), failure))
         else:
             print_status(format_postmortem(failure))
-    await asyncio.Event().wait()  # the watching goes on
+    await asyncio.Event().wait()  # keep watching
 
 
 def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
-    """Return 0 when the end was asked for."""
+    """Return 0 if the server was stopped on request; raise its failure otherwise."""
     if (failure := postmortem.build_postmortem(run, state)) is None:
         if until is not Until.EXIT and state.warm_at is None:
             raise ServerFailed(f"{run.id} was stopped before it was ready", hint=f"the log: dflash-tui logs {run.id}")
@@ -291,7 +291,7 @@ def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bo
 
 
 def attach_foreign(args: argparse.Namespace) -> int:
-    """Watch the server at the address `args.run`."""
+    """Watch the foreign server at the address `args.run`."""
     server = ForeignServer(args.run)
     if args.plain or args.json or not has_terminal():
         print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")

@@ -1,4 +1,4 @@
-"""`verify RECIPE|RUN|URL`: the functional check of a served pair as one table, or of its answers alone."""
+"""`verify RECIPE|RUN|URL`: check the functions of a served pair, or only its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OUTPUT = "output"
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Check a server that runs, or one that is launched for it and stopped again; keep what was seen."""
+    """Check a running server, or launch one and stop it afterwards; record the result."""
     if is_address(args.recipe):
         return _verify_address(args)
     if args.key_env or args.model:
@@ -39,7 +39,7 @@ def verify(args: argparse.Namespace) -> int:
     as_json, args.json = args.json, False
     run = _find_running(args.recipe)
     launched = run is None
-    with contextlib.redirect_stdout(sys.stderr):  # what a launch and an experiment print is no data here
+    with contextlib.redirect_stdout(sys.stderr):  # stdout of a launch and an experiment is not data here
         run = run or _launch(args)
         try:
             checks = asyncio.run(_check(Server.from_run(run)))
@@ -57,7 +57,7 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _verify_address(args: argparse.Namespace) -> int:
-    """Check a server of others; nothing is kept, and it is not launched without speculation."""
+    """Check the server at an address; nothing is recorded, and outputs are not compared."""
     if args.lossless:
         hint = "launch it with and without speculation, and verify --lossless of a recipe"
         raise UsageError("verify --lossless launches the server that it checks, and takes no URL", hint=hint)
@@ -71,7 +71,7 @@ def _verify_address(args: argparse.Namespace) -> int:
 
 
 def _show(record: Verification, hint: str, *, as_json: bool) -> None:
-    """Print the checks; raise DflashError where one failed."""
+    """Print the checks; raise DflashError if one failed."""
     if as_json:
         print_json(record)
     else:
@@ -82,7 +82,7 @@ def _show(record: Verification, hint: str, *, as_json: bool) -> None:
 
 
 def _find_running(name: str) -> Run | None:
-    """Return the newest server that is meant: the run called so, or one of the recipe."""
+    """Return the newest running server whose recipe or run id (or its start) is `name`."""
     running = [
         run for run in registry.list_living_runs() if run.plan.recipe == name or (name and run.id.startswith(name))
     ]
@@ -108,7 +108,7 @@ async def _check(server: Server) -> list[FunctionalCheck]:
 
 
 def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: bool) -> FunctionalCheck:
-    """Return whether the answers are those without speculation; only what was launched for it is launched again."""
+    """Compare the answers with those without speculation; skip that if the server was running before."""
     why = "" if launched else f"{run.id} is running; stop it first: verify launches a server of its own"
     why = "nothing is drafted" if not run.plan.num_speculative_tokens else why
     why = "left out" if args.without_output else why if works else "it does not answer"
@@ -117,7 +117,7 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
     args.yes = True
     try:
         ab_run(args)
-    except UsageError as error:  # it did not begin, as beside another server: nothing of the pair failed
+    except UsageError as error:  # it did not begin, such as beside another server: not a failure of the pair
         return skip_check(_OUTPUT, error.what)
     except DflashError as error:
         return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))

@@ -1,4 +1,4 @@
-"""The screen to talk with a server: answers as they come, thinking and tool calls apart, measures under each."""
+"""The chat screen: streamed answers with reasoning and tool calls apart, and measures below each."""
 
 from __future__ import annotations
 
@@ -39,40 +39,40 @@ from dflash_tui.tui.widgets.basic import (
     while_open,
 )
 
-# Seconds between two drawings of an answer.
+# Seconds between two redraws of a growing answer.
 _INTERVAL = 0.1
 
 
 class _Drawn(NamedTuple):
-    """How much of the end of a text is drawn: laying it out takes time with its length and with its lines."""
+    """How much of the end of a text is drawn: layout time grows with characters and lines."""
 
     characters: int
     lines: int
 
 
-# While it grows some screens of it, since that is done each time; once it is whole more.
+# A growing text is laid out again at each redraw, so less of it is drawn than of a complete one.
 _GROWING, _WHOLE = _Drawn(4000, 200), _Drawn(20_000, 1000)
-# Older parts of the conversation are not drawn any more.
+# Parts of the conversation that are kept on the screen; older ones are removed.
 _MOST_PARTS = 120
 _LEAST_NAME = 12
 
 
 class _GrowingText:
-    """The end of a text that comes in pieces: never more than is drawn of a whole one."""
+    """The end of a text that arrives in pieces, as much as is drawn of a complete one."""
 
     def __init__(self) -> None:
         self._end, self._pieces, self._is_cut = "", list[str](), False
 
     @property
     def has_more(self) -> bool:
-        """Whether something came since its end was last asked for."""
+        """Whether pieces arrived since the last `read_end`."""
         return bool(self._pieces)
 
     def add(self, piece: str) -> None:
         self._pieces.append(piece)
 
     def read_end(self, most: _Drawn) -> str:
-        """Return so much of the end, with … where something came before."""
+        """Return the end of the text, with … before it if it is cut."""
         text = self._end + "".join(self._pieces)
         self._pieces.clear()
         self._end = text[-_WHOLE.characters :]
@@ -82,7 +82,7 @@ class _GrowingText:
 
 
 class ChatScreen(SizedScreen[None]):
-    """Shows the conversation with one run; another run begins another."""
+    """Shows the conversation with one run; another run begins a new one."""
 
     BINDINGS: ClassVar = [
         Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer; without one go back"),
@@ -111,7 +111,7 @@ class ChatScreen(SizedScreen[None]):
     @once_composed
     def on_mount(self) -> None:
         self.set_interval(_INTERVAL, self.draw)
-        self._talk.anchor()  # it follows the end, until somebody scrolls away from it
+        self._talk.anchor()  # follows the end until the user scrolls up
         self.query_one(TextField).open()
         self._show_status()
         self._add_cautions()
@@ -120,7 +120,7 @@ class ChatScreen(SizedScreen[None]):
         self._show_status()
 
     def begin(self, run: Run) -> None:
-        """Talk with the server of `run`: go on with it, or begin anew with another one."""
+        """Continue the conversation with `run`, or begin one if it is another run."""
         if self._run and self._run.id == run.id:
             return
         self.action_stop()
@@ -153,7 +153,7 @@ class ChatScreen(SizedScreen[None]):
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is under way."""
+        """Whether an answer is being generated."""
         return self._answering is not None and self._answering.is_running
 
     @on(Input.Submitted, "#say")
@@ -187,7 +187,7 @@ class ChatScreen(SizedScreen[None]):
 
     @work(exclusive=True, group="chat")
     async def answer(self, talk: Conversation, text: str) -> None:
-        """Send a line, and show the answer as it comes."""
+        """Send a line, and show the answer as it arrives."""
         self._texts, self._drawn = {part: _GrowingText() for part in Part}, {}
         self._add("◐ answering; esc stops", MUTED, "waiting")
         try:
@@ -205,7 +205,7 @@ class ChatScreen(SizedScreen[None]):
 
     @while_open
     def draw(self) -> None:
-        """Draw what came of the answer since the last time."""
+        """Draw the pieces of the answer that arrived since the last redraw."""
         if growing := [part for part, text in self._texts.items() if text.has_more]:
             self._draw(growing, _GROWING)
 
@@ -217,7 +217,6 @@ class ChatScreen(SizedScreen[None]):
             self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if is_thinking else Content(text))
 
     def _draw_whole(self) -> None:
-        """Draw all that is kept of the answer, once it is over."""
         self._draw([part for part, text in self._texts.items() if text.has_more or part in self._drawn], _WHOLE)
 
     @while_open
@@ -233,12 +232,12 @@ class ChatScreen(SizedScreen[None]):
         self._add(text, style, "measures")
 
     def _add_cautions(self) -> None:
-        """Say first in the conversation what its reader has to know: the line above it has no room for that."""
+        """Add the run's notices to the conversation: the status line has no room for them."""
         for caution in list_cautions(self._run) if self._run else ():
             self._add(caution, "$accent")
 
     def _add(self, text: str | Content, style: str = "", classes: str = "") -> Static:
-        """Add a part to the conversation, before the line that says that an answer is under way."""
+        """Add a part to the conversation, above the line that says that the server is answering."""
         talk = self._talk
         content = text if isinstance(text, Content) else Content.assemble((text, style))
         part, waiting = Static(content, markup=False, classes=classes), talk.query(".waiting")

@@ -1,4 +1,4 @@
-"""The screens of a run: of a server of ours that is watched, of a recording, of a foreign server."""
+"""The screens of a run, of a recording and of a foreign server."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ FIGURE_KEYS = (
 )  # fmt: skip
 
 
-_UNSHOWN = {"N", "g", "escape"}  # keys of the log that help alone lists
+_UNSHOWN = {"N", "g", "escape"}  # keys of the log that only the help lists
 
 
 class ViewScreen(SizedScreen[None]):
-    """A screen with a view of one run, whose keys act on what is shown."""
+    """A screen with a view of one run."""
 
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
@@ -83,7 +83,7 @@ class ViewScreen(SizedScreen[None]):
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """What each key does; while the log fills the screen, the row of keys has those of the log."""
+        """The active keys; while the log fills the screen, the footer shows the keys of the log."""
         active = super().active_bindings
         if not self.view.has_class("-log"):
             return active
@@ -120,14 +120,14 @@ class ViewScreen(SizedScreen[None]):
         self.view.toggle_log()
 
     def action_report(self) -> None:
-        """Write a report of the failure beside the log, and copy it."""
+        """Write a bug report into the run's folder, and copy it."""
         if (run := self.view.own) and (failure := self.view.failure):
             text = postmortem.build_bug_report(run, self.view.state, failure.diagnosis)
             share_report(self, text, run.folder, has_picture=False)
 
     @work(exclusive=True, group="share")
     async def action_share(self) -> None:
-        """Copy a report of the run, and write it and a picture into its folder."""
+        """Copy a report of the run, and write it with a picture into the run's folder."""
         if run := self.view.own:
             try:
                 report, _ = await asyncio.to_thread(run_report.build_run_report, recording.open_recording(run))
@@ -138,7 +138,7 @@ class ViewScreen(SizedScreen[None]):
 
 
 class RunScreen(ViewScreen):
-    """Shows the run that is launched or watched: it can be sent prompts, and stopped."""
+    """Shows a run that is launched or watched, with keys to send prompts and to stop it."""
 
     BINDINGS: ClassVar = [
         *FAILURE_KEYS,
@@ -185,14 +185,14 @@ class RunScreen(ViewScreen):
             async with aclosing(requests):
                 async for done in requests:
                     run.record(done)
-                    if done.error:  # of which the row has the beginning only
+                    if done.error:  # the row shows only its beginning
                         self.notify(f"{done.kind}: {done.error}", severity="error", markup=False)
                     self.view.show_sending(run, kinds.pop(0))
         finally:
             self.view.show_sending(run, "")
 
     def action_copy_curl(self) -> None:
-        """Copy a curl that asks the server something."""
+        """Copy a curl command that sends the server a request."""
         if endpoint := self.view.endpoint:
             self.app.copy_to_clipboard(format_wiring(endpoint, ClientProgram.CURL))
             self.notify(f"a curl to {format_endpoint(endpoint)} is copied, if the terminal allows OSC 52", markup=False)
@@ -200,7 +200,7 @@ class RunScreen(ViewScreen):
             self.notify("no server answers yet", severity="warning")
 
 
-# Seconds that reading may take before keys are handled, so that a key press is painted within 50 ms.
+# Seconds of reading before keys are handled, so that a key press is drawn within 50 ms.
 SLICE = 0.01
 _BREATH, _PAUSE = 0.002, 0.05
 _STEPS = 40
@@ -209,9 +209,9 @@ _BAR = 24
 
 
 class ReplayScreen(ViewScreen):
-    """Shows the recording that a `Player` plays. It knows no server, so nothing on it can send or stop.
+    """Shows the recording of a `Player`; there is no server to stop or to send prompts to.
 
-    One of a run of this machine can be launched again, as it was or with what helps.
+    A run of this machine can be launched again, unchanged or with a suggested fix.
     """
 
     BINDINGS: ClassVar = [
@@ -240,7 +240,7 @@ class ReplayScreen(ViewScreen):
         self._is_covered = False  # while another screen is shown
 
     def read_clock(self) -> float:
-        """Return the time of what is shown."""
+        """Return the recorded time that is shown."""
         return self.player.now() if self.player else time.time()
 
     def compose(self) -> ComposeResult:
@@ -264,13 +264,13 @@ class ReplayScreen(ViewScreen):
         self._is_covered = False
 
     def play(self, player: Player, own: Run | None = None) -> None:
-        """Show the recording of `player` from where it stands; `own` is the run of this machine that it is of."""
+        """Show the recording of `player` from its position; `own` is its run if that is of this machine."""
         self.player, self._own = player, own
         self.view.begin(player.recording, own)
 
     @work(exclusive=True, group="play")
     async def read_due(self) -> None:
-        """Take the events that are due, in slices short enough that keys are handled between them."""
+        """Take the events that are due, in slices short enough to handle keys between them."""
         while True:
             behind = self.player is not None and self.player.behind
             self._take_due()
@@ -294,7 +294,7 @@ class ReplayScreen(ViewScreen):
 
     @while_open
     def show_position(self) -> None:
-        """Show that this is a recording, its position and its speed."""
+        """Show the position and speed of the recording."""
         if self.player:
             self.query_one("#player", Display).show(render_position(self.player, self.size.width))
 
@@ -331,10 +331,10 @@ class ReplayScreen(ViewScreen):
 
 
 def build_player(run: Run) -> Player:
-    """Return a player of `run`: a run is shown from its end, to look back, the sample from where something happens.
+    """Return a player of `run`, which begins at its end; the sample begins at its opening.
 
     Raises:
-        DflashError: it cannot be read.
+        DflashError: The recording cannot be read.
     """
     recorded = recording.open_recording(run)
     at = recorded.find_opening() if recorded.name == recording.SAMPLE else math.inf
@@ -342,7 +342,7 @@ def build_player(run: Run) -> Player:
 
 
 def render_position(player: Player, width: int) -> Content:
-    """Return the line above a recording: playing or paused, the speed, the position and the name."""
+    """Return the line above a recording: its state, speed, position and name."""
     at, end = format_duration(player.position), format_duration(player.duration)
     state = "reading …" if player.behind else "end" if player.finished else "paused" if player.paused else "playing"
     mark = "■" if player.finished else "‖" if player.paused else "▶"
@@ -359,7 +359,7 @@ def render_position(player: Player, width: int) -> Content:
 
 
 class ForeignScreen(ViewScreen):
-    """Shows the figures of `/metrics` of a foreign server; it has no log, memory, start-up or process to show."""
+    """Shows the `/metrics` of a foreign server, of which no log, memory, startup or process is known."""
 
     BINDINGS: ClassVar = [
         *COMMON_KEYS[1:],
@@ -369,7 +369,7 @@ class ForeignScreen(ViewScreen):
     ]
 
     def __init__(self, server: ForeignServer) -> None:
-        # /metrics says nothing of memory, GPUs and single requests.
+        # /metrics has no figures of memory, GPUs or single requests.
         super().__init__(RunView(time.time, Source(foreign=server, charts=("tok_s", "acceptance"))))
         self.server = server
 
@@ -383,17 +383,17 @@ class ForeignScreen(ViewScreen):
         self.follow()
 
     def on_screen_suspend(self) -> None:
-        if self.app.current_mode != self.server.url:  # a dialog above it lets it go on
+        if self.app.current_mode != self.server.url:  # a dialog above the screen does not stop it
             self.workers.cancel_group(self, "foreign")
 
     def action_explain(self) -> None:
-        """Say why a server that dflash-tui did not start is asked nothing and not stopped."""
+        """Notify that a foreign server cannot be stopped or sent prompts."""
         url = self.server.url
         self.notify(f"dflash-tui did not start {url}: it is watched only, no prompt is sent, nothing stopped")
 
     @work(exclusive=True, group="foreign")
     async def follow(self) -> None:
-        """Feed the view with the events of the server."""
+        """Pass the events of the server to the view."""
         async for event in self.server.events():
             self.view.take(event)
 
