@@ -1,4 +1,4 @@
-"""What `why` says of a server, whatever it was read from: its cause or signs, as text and as a report to post."""
+"""The explanation that `why` gives of a server, from any source: its cause or alarms, and their text."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ NO_FAILURE = "none"
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a server failed, or is slow. Programs read it: a field is never renamed or removed."""
+    """Why a server failed or is slow. Programs read it, so no field is ever renamed or removed."""
 
     kind: str
-    """The name of the cause; `unknown` without one, `none` where nothing is wrong."""
+    """The name of the cause; `unknown` if there is none, `none` if nothing is wrong."""
     cause: str
     evidence: tuple[str, ...] = ()
-    """The lines that show it, in full, the best first."""
+    """The lines that show the cause, in full, the best first."""
     fix: tuple[str, ...] = ()
-    """What to do, a sentence or two each, the best first."""
+    """Steps to take, of one or two sentences each, the best first."""
     confidence: Confidence = "certain"
     phase: str = ""
-    """The phase of the start in which the log ends, `up` for a server that served, empty where it does not say."""
+    """The phase in which the log ends: `up` for a server that served, empty if unknown."""
     versions: dict[str, str] = {}
-    """The versions that the log names, such as `vllm`, by package."""
+    """The versions that the log names, by package, such as `vllm`."""
     figures: dict[str, float] = {}
-    """Seconds of initialising the engine and of compiling, acceptance length and rate, tok/s and requests."""
+    """Seconds of engine initialisation and of compiling, acceptance length and rate, tok/s and requests."""
     backends: dict[str, str] = {}
-    """What the log says that it computes with: `attention`, `moe` and `gemm`."""
+    """The backends that the log names, for `attention`, `moe` and `gemm`."""
     warnings: tuple[str, ...] = ()
-    """What else makes the server slower than meant, with what to do."""
+    """Other reasons why the server is slower than intended, with what to do."""
     process: str = ""
-    """Which process of the server failed first, as vLLM calls it; empty where the log does not say."""
+    """The process of the server that failed first, by vLLM's name; empty if the log does not say."""
     link: str = ""
-    """Where more is known about it."""
+    """A page with more about the cause."""
     notes: tuple[str, ...] = ()
-    """What was left out of the log, or what else can be read."""
+    """Parts of the log that were left out, and what else can be read."""
     slow: bool = False
-    """Whether the server runs, or ran, and the cause makes it slow or its answers wrong."""
+    """Whether the server runs or ran, and the cause makes it slow or its answers wrong."""
 
 
 def explain_alarms(alarms: Sequence[Alarm], state: RunState, well: str) -> Explanation:
-    """Return the signs of a server that did not fail, the worst first; `well` says so where there are none."""
+    """Return the alarms of a server that did not fail, the worst first; without any, the cause is `well`."""
     phase = name_phase(state)
     if not alarms:
         return Explanation(NO_FAILURE, well, phase=phase)
@@ -59,7 +59,7 @@ def explain_alarms(alarms: Sequence[Alarm], state: RunState, well: str) -> Expla
 
 
 def name_phase(state: RunState) -> str:
-    """Return the phase in which a log ends; empty where it names none, as a part of a log may."""
+    """Return the phase in which a log ends; empty if it names none, as in a partial log."""
     phase = Phase.UP if state.up_at is not None else state.startup.phase
     return "" if phase in {None, Phase.IMPORT} else str(phase)
 
@@ -70,7 +70,7 @@ _SURE = {"certain": "certain", "likely": "likely, the message may have other rea
 
 
 def format_explanation(explanation: Explanation, width: int) -> str:
-    """Return cause, what to do, evidence in full and how sure it is, in lines of at most `width` cells."""
+    """Return cause, fix, full evidence and confidence, in lines of at most `width` cells."""
     return "\n".join(_list_lines(explanation, max(_NARROWEST, width)))
 
 
@@ -107,7 +107,7 @@ def _list_facts(explanation: Explanation) -> Iterator[str]:
 
 
 def _wrap(head: str, text: str, width: int) -> list[str]:
-    """Return a text in lines that hang below its head; no word of it is left out."""
+    """Wrap a text with a hanging indent below its head; no word is cut or dropped."""
     indent = "  │ " if "│" in head else " " * len(head)
     return textwrap.wrap(
         " ".join(text.split()), width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False

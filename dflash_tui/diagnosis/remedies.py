@@ -1,6 +1,6 @@
-"""What may help after a failure, as changes of the launch request that can be applied at once. Pure.
+"""Remedies for a failure, as changes of the launch request that can be applied at once. Pure.
 
-A number comes from vLLM's own message or from the plan; without one the advice stays words in the diagnosis.
+Numbers come from vLLM's own message or from the plan; without one the advice is only text in the diagnosis.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.planning.serve_flags import RESERVED_FLAGS as _SET_BY_US
 from dflash_tui.vllm_output.known_failures import find_fixing_release
 
-# What is free now may be less in a moment.
+# Free memory may shrink before the next launch.
 _MARGIN = 0.98
 _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 0.05, 0.95, 0.05
 _PATCHED = {"attention_causal", "attention_images", "attention_dtype", "spec_target", "kernel", "device_fault"}
 _PINNED = {"architecture", "missing_module", "wrong_build", "driver_old", "spec_key", "arguments"}
 _AGAIN = {"killed", "engine_killed", "worker_died", "terminated", "oom_killed", "hub_down", "gpu_fault", "open_files"}
 _OF_MACHINE = {"killed", "terminated", "hub_down", "hub_offline", "gated", "port_in_use", "memory_taken"}
-# What of a request changes the recipe's set-up; the others choose a machine, a port or a set-up that it has.
+# Request fields that change the recipe's set-up; the others choose a machine, a port or one of its set-ups.
 _CHANGES = ("mode", "method", "num_speculative_tokens", "set_up", "streams", "vllm", "engine")
 _TRITON = {"attention_images", "attention_dtype", "attention", "device_fault", "crashed"}
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """A launch that may go better than the one that failed."""
+    """A launch that may succeed after one that failed."""
 
     words: str
-    """What is different, for a reader."""
+    """What is different, as text."""
     changes: LaunchChanges = LaunchChanges()
-    """What changes of the request; nothing for the same launch once more."""
+    """The changes of the request; empty to repeat the launch."""
     needs: str = ""
-    """The name of a variable that has to be exported first, such as HF_TOKEN; empty when none has to."""
+    """A variable to export first, such as HF_TOKEN; empty if none is needed."""
 
 
 def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) -> tuple[Remedy, ...]:
-    """Return what may help, the best first; `port` is the next free one."""
+    """Return the remedies, the best first; `port` is the next free one."""
     kind = diagnosis.kind
     remedies = [*_undo(kind, plan), *_advised(diagnosis, plan)]
     if rule := _BY_KIND.get(kind):
@@ -70,7 +70,7 @@ def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) 
 
 
 def _undo(kind: str, plan: Plan) -> Iterator[Remedy]:
-    """Yield the launch without what was changed by hand, unless the failure is of the machine."""
+    """Yield the launch without the user's changes, unless the machine is the cause."""
     request = plan.request
     if request is None or kind in _OF_MACHINE:
         return
@@ -81,7 +81,7 @@ def _undo(kind: str, plan: Plan) -> Iterator[Remedy]:
 
 
 def _advised(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
-    """Yield the changes that a recipe's own words on the failure name."""
+    """Yield the changes named in the recipe's own advice on the failure."""
     options = re.findall(r"--(num-speculative-tokens|profile|vllm|mode|variant) ([\w.-]+)", diagnosis.advice)
     fields: dict[str, Any] = {name.replace("-", "_"): value for name, value in options}
     for profile in re.findall(r"the ([\w.-]+) profile\b", diagnosis.advice):
@@ -89,14 +89,14 @@ def _advised(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     fields["settings"] = dict(re.findall(r"--set ([\w.-]+)=([^\s,;]+)", diagnosis.advice))
     try:
         changes = msgspec.convert(fields, LaunchChanges, strict=False)
-    except msgspec.ValidationError:  # an option of another name
+    except msgspec.ValidationError:  # no valid value of an option
         return
     if changes:
         yield Remedy("as the recipe says", changes)
 
 
 def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
-    """Yield what undoes choices made by hand, and what other releases and patches bring."""
+    """Yield remedies that undo the user's choices, and those of other releases and patches."""
     request = plan.relaunch_request
     chosen = tuple(name for name in ("engine", "vllm") if getattr(request, name))
     fixed_in = find_fixing_release(kind)
@@ -123,7 +123,7 @@ def _setting(name: str, value: str) -> LaunchChanges:
 
 
 def _without(plan: Plan, name: str) -> LaunchChanges:
-    """Return the change that removes a flag: one set by hand is forgotten, one of the recipe is set to null."""
+    """Return the change that removes a flag: a user's setting is dropped, a recipe's is set to null."""
     by_hand = name in plan.relaunch_request.settings
     return LaunchChanges(removed_settings=(name,)) if by_hand else _setting(name, "null")
 

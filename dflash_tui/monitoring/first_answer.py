@@ -1,6 +1,6 @@
-"""The first greedy answer of a server, held against the one that the same models gave on this machine before.
+"""Compare the first greedy answer of a server with the earlier one of the same models on this machine.
 
-vLLM compares nothing between hosts: other weights on one of them give HTTP 200 and noise, with nothing in any log.
+vLLM does not compare hosts: if one has other weights, requests get HTTP 200 and noise, and no log mentions it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dflash_tui.events import AnswerHeld
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import Run
 
-# Greedy answers part at near-ties, which rounding over several ranks turns: noise parts from the first token on.
+# Greedy answers diverge at near-ties, which rounding over several ranks flips; noise diverges at the first token.
 _TOKENS_ALIKE, _CHARACTERS_ALIKE = 3, 8
 _SCRIPTS_OF_NOISE, _REPEATS_OF_NOISE = 3, 8
 _LONGEST = 200
-# One answer may well have these together.
+# One answer may mix these.
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"})
 _SCRIPTS = frozenset({
     "LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "ETHIOPIC", "DEVANAGARI", "BENGALI",
     "GUJARATI", "GURMUKHI", "TAMIL", "TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "THAI", "LAO", "KHMER", "MYANMAR",
     "TIBETAN", "MONGOLIAN",
 })  # fmt: skip
-# Where a server runs and how much it takes at a time; any other flag may change what it answers.
+# Flags of placement and capacity; any other flag may change the answer.
 _PLACING = frozenset({
     "host", "port", "served-model-name", "api-key", "tensor-parallel-size", "pipeline-parallel-size", "nnodes",
     "node-rank", "master-addr", "master-port", "headless", "distributed-executor-backend",
@@ -43,12 +43,12 @@ _PLACING = frozenset({
 
 
 class KeptFirstAnswer(msgspec.Struct, frozen=True):
-    """What the models of a server answered first in the run `run`, at `at` seconds since the epoch."""
+    """The first greedy answer of some models, in the run `run` at `at` (seconds since the epoch)."""
 
     models: dict[str, str]
     """The weights of target and drafter."""
     engine: str
-    """The release of vLLM that served them."""
+    """The vLLM release that served them."""
     flags: tuple[str, ...]
     """Other flags that may change the answer."""
     run: str
@@ -60,9 +60,9 @@ register_type(KeptFirstAnswer)
 
 
 def hold_answer(run: Run, answer: Answer) -> AnswerHeld | None:
-    """Return what the first greedy answer of a run says of its weights; None on one host, and of random ones.
+    """Check the weights of a run by its first greedy answer; None on one host or with random weights.
 
-    The first answer of models that were not served here before is kept, unless it looks like noise.
+    If no earlier answer is recorded, this one is, unless it looks like noise.
     """
     if not (answer.text or answer.tokens) or not run.models.get("target") or _is_made_up(run.plan):
         return None
@@ -86,14 +86,14 @@ def hold_answer(run: Run, answer: Answer) -> AnswerHeld | None:
 
 
 def begins_alike(a: Answer, b: Answer) -> bool:
-    """Whether two answers have their first few tokens in common, or characters where no server named the tokens."""
+    """Whether two answers begin with the same tokens, or characters if the tokens of either are unknown."""
     if a.tokens and b.tokens:
         return a.tokens[:_TOKENS_ALIKE] == b.tokens[:_TOKENS_ALIKE]
     return a.text[:_CHARACTERS_ALIKE] == b.text[:_CHARACTERS_ALIKE]
 
 
 def describe_noise(answer: Answer) -> str:
-    """Return what in an answer no working model writes when it is asked to say hello; empty for nothing."""
+    """Return what makes an answer to `say hello` look like noise; empty if it looks sane."""
     if len(answer.tokens) >= _REPEATS_OF_NOISE and len({*answer.tokens}) == 1:
         return "one token, again and again"
     names = {unicodedata.name(letter, "").partition(" ")[0] for letter in answer.text if letter.isalpha()}
@@ -104,7 +104,7 @@ def describe_noise(answer: Answer) -> str:
 
 
 def _is_made_up(plan: Plan) -> bool:
-    """Whether each rank draws its weights by itself, or drafts are accepted that the target did not choose."""
+    """Whether each rank has its own random weights, or acceptance is synthetic."""
     return plan.find_flag("load-format") == "dummy" or "synthetic" in (plan.find_flag("speculative-config") or "")
 
 
@@ -129,6 +129,6 @@ def _quote(answer: Answer) -> str:
 
 
 def _write(path: Path, record: KeptFirstAnswer) -> None:
-    with contextlib.suppress(OSError):  # a full disk costs the next launch a comparison
+    with contextlib.suppress(OSError):  # on a full disk the next launch has no answer to compare with
         private_files.ensure_private_folder(path.parent)
         private_files.replace_private_file(path, msgspec.json.encode(record))

@@ -1,6 +1,6 @@
 """Monitor a vLLM server that dflash-tui did not launch, by its URL: health, metrics, version and model.
 
-Only GET requests are sent to it; nothing is signalled, launched or recorded. Its answers are limited in size and time,
+The server gets only GET requests; nothing is signalled, launched or recorded. Its answers are limited in size and time,
 and kept in memory only, since a run folder would claim a plan and a process that are unknown.
 """
 
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     import httpx
 
 _Answer = TypeVar("_Answer")
-# Never an argument: every user of the machine can read those.
+# Never an argument: every user of the machine can read arguments.
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 INTERVAL = 1.0
 _TIMEOUT = 5.0
-# Of a server of this machine that is looked for: in seconds, for all that it is asked.
+# Seconds for each round of requests to a candidate on this machine.
 _SEARCH_TIMEOUT = 1.0
 _LOCAL_HOSTS = {"127.0.0.1": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "127.0.0.1", "::1": "::1"}  # noqa: S104
 _FIRST_USER_PORT = 1024
 _DEFAULT_PORT = "8000"
-# What passes the port of a container on: there may be a server behind it.
+# Programs that forward a container's port; there may be a server behind it.
 _PASSES_ON = re.compile(r"docker-proxy|rootlessport|conmon|pasta|slirp")
 
 
 class ForeignIdentity(NamedTuple):
-    """The model and the version that the server reports; each is empty when it does not report it."""
+    """The model and the version that the server reports; empty where it does not."""
 
     model: str = ""
     version: str = ""
@@ -59,13 +59,13 @@ class ForeignServer:
     """A vLLM server at `url` that dflash-tui did not launch.
 
     Raises:
-        UsageError: the address, or the key in `KEY_VARIABLE`, is not valid.
+        UsageError: the address, or the key in `KEY_VARIABLE`, is invalid.
     """
 
     def __init__(self, url: str) -> None:
         self.url, self.identity = parse_address(url, f"export {KEY_VARIABLE}"), ForeignIdentity()
-        self.answers = False  # whether it ever did, be it with an error
-        self.fault = ""  # in one clause, why it does not
+        self.answers = False  # whether it has ever answered, if only with an error
+        self.fault = ""  # why it does not answer, in one clause
         self._health = Health.STARTING
         self._latencies: tuple[Histogram | None, Histogram | None] = (None, None)
         self._is_noted = False
@@ -76,7 +76,7 @@ class ForeignServer:
             )
 
     async def events(self) -> AsyncIterator[AnyEvent]:
-        """Poll the server once a second, without end: yield its counters, and its health when it changes."""
+        """Poll the server once a second, forever; yield its counters, and its health when that changes."""
         async with self._open_client() as client:
             while True:
                 began = time.monotonic()
@@ -85,7 +85,7 @@ class ForeignServer:
                 await asyncio.sleep(max(0.05, began + INTERVAL - time.monotonic()))
 
     async def read(self, path: str) -> bytes:
-        """Return what it answers to a GET of `path`; nothing where it answers with an error, or not at all."""
+        """Return the body of a GET of `path`; empty on an error or without an answer."""
         async with self._open_client() as client:
             try:
                 return await self._get(client, path)
@@ -132,7 +132,6 @@ class ForeignServer:
 
 
 async def _read_identity(client: httpx.AsyncClient, url: str) -> ForeignIdentity:
-    """Return the server's model and version; what it does not report (it may require a key) stays empty."""
     version = _text_field(await _fetch_json(client, f"{url}/version"), "version")
     models = await _fetch_json(client, f"{url}/v1/models")
     first = models["data"][0] if isinstance(models, dict) and _is_filled_list(models.get("data")) else None
@@ -147,7 +146,7 @@ async def _fetch_json(client: httpx.AsyncClient, url: str) -> Any:
 
 
 async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
-    """Return `answer`; an error by which the server asks for a key says where to put it."""
+    """Return `answer`; if the server rejects the request for lack of a key, name `KEY_VARIABLE` in the error."""
     try:
         return await answer
     except BadResponse as error:
@@ -157,7 +156,7 @@ async def _with_key_hint(answer: Awaitable[_Answer]) -> _Answer:
 
 
 def explain_silence(url: str, error: Exception) -> str:
-    """Return why there is no answer, in one clause: something else may listen there."""
+    """Return why a server does not answer, in one clause; another program may listen there."""
     import httpx
 
     place, tls = urlsplit(url).netloc, _find_tls_error(error)
@@ -179,15 +178,15 @@ def _find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 
 def parse_address(url: str, where_keys_go: str) -> str:
-    """Return the base URL of a server, without the path of its API."""
-    # Before anything is said of the address: of a password with a slash `urlsplit` quotes a half.
+    """Return the base URL of a server, without the path of its API; raise UsageError if it is invalid."""
+    # Checked first, as errors of `urlsplit` would quote half of a password that has a slash.
     if "@" in url or looks_secret(url):
         raise UsageError("an API key in an address can be read by every user of this machine", hint=where_keys_go)
     import httpx
 
     try:
         parts = httpx.URL(url)
-        host_and_port = parts.netloc.decode()  # a name in other letters is encoded there
+        host_and_port = parts.netloc.decode()  # encodes an internationalised name
     except (httpx.InvalidURL, UnicodeError) as error:
         raise UsageError("not a valid address", evidence=clean_line(str(error))) from None
     is_plain = parts.host and not (parts.query or parts.fragment or " " in url) and clean_line(url) == url
@@ -207,24 +206,24 @@ def _text_field(value: Any, key: str) -> str:
 
 
 class FoundServer(msgspec.Struct, frozen=True):
-    """A vLLM server of this machine that dflash-tui did not start."""
+    """A vLLM server on this machine that dflash-tui did not launch."""
 
     url: str
-    """Its address, as `attach` takes it."""
+    """Its address, as an argument of `attach`."""
     port: int
     model: str
-    """The model it serves; empty where neither the server nor its command says."""
+    """The model it serves; empty if neither the server nor its command names it."""
     version: str
-    """The release of vLLM; empty where the server does not say."""
+    """The vLLM release; empty if the server does not report it."""
     pid: int | None
-    """The process that listens; null for another user's."""
+    """The pid of the listening process; null if it is another user's."""
 
 
 async def find_foreign_servers() -> list[FoundServer]:
-    """Return the vLLM servers that listen on this machine and that dflash-tui did not start, by port.
+    """Return the vLLM servers on this machine that dflash-tui did not launch, by port.
 
-    A process of ours whose command names neither vLLM nor a container's port is not asked. It takes 1 s at most,
-    and `KEY_VARIABLE` is sent to none.
+    A process whose readable command is neither vLLM nor a container's port forwarder is not asked. Each of the two
+    rounds of requests takes 1 s at most. `KEY_VARIABLE` is never sent.
     """
     candidates = await asyncio.to_thread(_list_candidates)
     answers = await asyncio.gather(*map(_tells_version, candidates))
@@ -237,7 +236,6 @@ async def find_foreign_servers() -> list[FoundServer]:
 
 
 def _list_candidates() -> list[Listener]:
-    """Return who may be a foreign vLLM server, one for each port."""
     sessions = {run.pid for run in registry.list_living_runs()}
     ports = {run.plan.port for run in registry.list_living_runs()}
     candidates = {
@@ -271,14 +269,14 @@ def _read_command(listener: Listener) -> list[str]:
 
 
 def _is_server(words: list[str]) -> bool:
-    """Whether a command is `vllm serve`, or vLLM's API server as a module or by its title."""
+    """Whether a command is `vllm serve`, or vLLM's API server as a module or by its process title."""
     after_program = dict(zip(map(os.path.basename, words), words[1:], strict=False))
     is_module = any(word.startswith("vllm.entrypoints") for word in words)
     return after_program.get("vllm") == "serve" or is_module or words[0].startswith("VLLM::APIServer")
 
 
 async def _tells_version(listener: Listener) -> bool:
-    """Whether a server on a port tells its version, asked without httpx, which most starts of the panel can spare."""
+    """Whether a server reports its version; asked without httpx, which the panel then rarely has to import."""
     with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         async with asyncio.timeout(_SEARCH_TIMEOUT):
             reader, writer = await asyncio.open_connection(_LOCAL_HOSTS[listener.host], listener.port)
@@ -291,13 +289,13 @@ async def _tells_version(listener: Listener) -> bool:
 
 
 def _is_known(listener: Listener) -> bool:
-    """Whether a server has this port by its command: one that is busy or encrypts does not answer."""
+    """Whether the command is a vLLM server's with this port; a busy or encrypted one does not answer."""
     words = _read_command(listener)
     return bool(words) and _is_server(words) and _read_flag(words, "--port", _DEFAULT_PORT) == str(listener.port)
 
 
 async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServer | None:
-    """Return the vLLM server behind a port; None where another program answers, or none."""
+    """Return the vLLM server on a port; None if another program answers, or none does."""
     url = f"http://{format_host_and_port(_LOCAL_HOSTS[listener.host], listener.port)}"
     words, identity = _read_command(listener), ForeignIdentity()
     with suppress(*list_failures(BadResponse)):
@@ -312,7 +310,7 @@ async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServe
 
 
 def _read_flag(words: list[str], flag: str, default: str = "") -> str:
-    """Return the value of a flag of a command, or the word after `flag`."""
+    """Return the value of `flag` in a command: after `=`, or the next word."""
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if word == flag or word.startswith(f"{flag}="):
             return word.partition("=")[2] or after

@@ -1,6 +1,6 @@
-"""Read the events of a run from its files, fold them into a state, and go on for as long as the server runs.
+"""Read the events of a run from its files, fold them into a state, and follow the run until its server exits.
 
-Why a server failed may be in the kernel's log: /dev/kmsg or, where that is for root only, the journal.
+The kernel's log may say why a server failed. It is read from /dev/kmsg or, where only root may do so, from the journal.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dflash_tui.runs import server_process
 from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.vllm_output.log_reader import LogReader
 
-# printk's clock and ours drift apart by seconds in a month.
+# printk's clock and the wall clock drift apart by seconds in a month.
 _CLOCK_TOLERANCE = 10.0
 _MAX_LOG_BYTES = 8 << 20
 _MAX_KERNEL_LINES = 8
 _PID = re.compile(rb"\([\w :-]*pid=(\d{1,10})(?!\d)")
-# mm/oom_kill.c; what vLLM calls its processes is cut to 15 letters.
+# mm/oom_kill.c; the kernel cuts process names to 15 characters.
 _OOM = re.compile(r"Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
 # arch/x86/mm/fault.c and arch/x86/kernel/traps.c
 _CRASH = re.compile(r"(?:traps: )?(?P<name>[^\[\]]{1,32})\[(?P<pid>\d+)\]:? (?:segfault at|general protection|trap )")
@@ -40,7 +40,7 @@ _XID = re.compile(r"NVRM: Xid \(PCI:[^)]*\): \d+(?:, pid='?(?P<pid>\d+)'?(?:, na
 
 
 def count_oom_kills() -> int | None:
-    """Return how many processes the kernel has killed since boot because it was out of memory; None if unknown."""
+    """Return how many processes the kernel's OOM killer has killed since boot; None if unknown."""
     try:
         fields = Path("/proc/vmstat").read_text().split()
         return int(fields[fields.index("oom_kill") + 1])
@@ -49,7 +49,7 @@ def count_oom_kills() -> int | None:
 
 
 def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
-    """Return what the kernel says about the exit of `run`; `kills_before` counts the OOM kills before it."""
+    """Return what the kernel logged about the exit of `run`; `kills_before` is the number of OOM kills before it."""
     now = count_oom_kills()
     kills = None if kills_before is None or now is None else now - kills_before
     lines = (text for at, text in read_kernel_log(run.started_at) if at >= run.started_at - _CLOCK_TOLERANCE)
@@ -57,7 +57,7 @@ def read_autopsy(run: Run, kills_before: int | None) -> Autopsy:
 
 
 def parse_server_pids(run: Run) -> set[int]:
-    """Return the pids of the server's processes: vLLM puts them before the lines of its log."""
+    """Return the pids of the server's processes, which vLLM writes before the lines of its log."""
     try:
         with run.log.open("rb") as log:
             pids = {int(pid) for pid in _PID.findall(log.read(_MAX_LOG_BYTES))}
@@ -67,9 +67,9 @@ def parse_server_pids(run: Run) -> set[int]:
 
 
 def filter_kernel_lines(lines: Iterable[str], server_pids: set[int]) -> Iterator[str]:
-    """Yield the kernel's lines about a killed or crashed process of the server, or about a GPU error.
+    """Yield the kernel's lines about killed or crashed processes of the server, and about GPU errors.
 
-    In a container the kernel's pids are not ours; there vLLM's process names identify them.
+    The kernel's pids differ from a container's, so vLLM's process names are matched too.
     """
     for line in lines:
         for pattern in (_OOM, _CRASH, _XID):
@@ -81,7 +81,7 @@ def filter_kernel_lines(lines: Iterable[str], server_pids: set[int]) -> Iterator
 
 
 def read_kernel_log(since: float) -> Iterator[tuple[float, str]]:
-    """Yield the time (seconds since the epoch) and the text of the kernel's lines; none without permission."""
+    """Yield time (seconds since the epoch) and text of the kernel's log lines; nothing without permission."""
     try:
         reader = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -94,7 +94,7 @@ def read_kernel_log(since: float) -> Iterator[tuple[float, str]]:
 
 
 def _read_kmsg(reader: int) -> Iterator[tuple[float, str]]:
-    """Yield the records of /dev/kmsg: `priority,number,microseconds since boot,flags;text`."""
+    """Yield time and text of the records of /dev/kmsg: `priority,number,microseconds since boot,flags;text`."""
     booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
     while True:
         try:
@@ -124,9 +124,9 @@ def _read_journal(since: float) -> Iterator[tuple[float, str]]:
             continue
 
 
-# Some hundred lines: whatever a panel reads at once delays the next key press.
+# Some hundred lines: a larger read would delay the panel's reaction to a key.
 _CHUNK = 1 << 16
-# Of a log larger than this only the start, which holds the launch, and the end are read: 15 MB are read per second, and
+# Of a larger log only the start, which holds the launch, and the end are read: reading takes a second per 15 MB, and
 # only the last lines are kept.
 LONG_LOG_BYTES = 32 << 20
 _LOG_END_BYTES = 8 << 20
@@ -135,9 +135,9 @@ _EVENT_TIME = operator.attrgetter("at")
 
 
 class TailReader:
-    """Reads what was appended to a file since the last time; a truncated or replaced file is read from its start.
+    """Reads what was appended to a file since the last read; a truncated or replaced file is read from its start.
 
-    `find_path` returns the file's present path. Of a file larger than `long` when it was first seen, the middle is
+    `find_path` returns the file's present path. If the file has more than `long` bytes when first seen, its middle is
     skipped.
     """
 
@@ -146,7 +146,7 @@ class TailReader:
         self._file, self._position, self._gap_end = (0, 0), 0, 0
 
     def read(self) -> bytes:
-        """Return at most a chunk of new bytes; empty when there are none or the file is not there."""
+        """Return at most a chunk of new bytes; empty if there are none or the file is missing."""
         try:
             with self._find_path().open("rb") as file:
                 line_end = self._restart_if_replaced(os.fstat(file.fileno()))
@@ -155,7 +155,7 @@ class TailReader:
                 self._position += len(data)
                 if self._gap_end and self._position >= _LOG_END_BYTES:
                     left_out = f"… {self._gap_end - self._position >> 20} MiB of the log are left out …\n"
-                    # Whole lines on both sides: half a key would not be recognised as one.
+                    # Whole lines on both sides: half an API key would not be recognised and redacted.
                     data = (data[: data.rfind(b"\n") + 1] or b"\n") + left_out.encode()
                     file.seek(self._gap_end)
                     while (part := file.readline(_MAX_SAMPLE_BYTES)) and not part.endswith(b"\n"):
@@ -166,7 +166,7 @@ class TailReader:
         return line_end + data
 
     def _restart_if_replaced(self, now: os.stat_result) -> bytes:
-        """Start over in a file that was replaced or truncated; return what ends the half line read before."""
+        """Start over if the file was replaced or truncated; return the line end of the half line read before."""
         if (now.st_dev, now.st_ino) == self._file and now.st_size >= self._position:
             return b""
         line_end = b"\n" if self._position else b""
@@ -176,7 +176,7 @@ class TailReader:
 
 
 class EventSource:
-    """Reads the events of a run from its two files, piece by piece."""
+    """Reads the events of a run from its log and samples, piece by piece."""
 
     def __init__(self, run: Run) -> None:
         self._log, self._samples = TailReader(lambda: run.log, LONG_LOG_BYTES), TailReader(lambda: run.samples)
@@ -184,7 +184,7 @@ class EventSource:
         self._lines = LineBuffer(_MAX_SAMPLE_BYTES)
 
     def read(self) -> tuple[list[AnyEvent], bool]:
-        """Return the next events, by time, and whether there may be more at once."""
+        """Return the next events, ordered by time, and whether more may be available already."""
         log, samples = self._log.read(), self._samples.read()
         recorded = [event for line in self._lines.feed(samples) if (event := decode_recorded(line))]
         events = self._reader.feed(log)
@@ -193,7 +193,7 @@ class EventSource:
 
 
 def replay_run(run: Run) -> RunState:
-    """Return the state of `run` according to its files, without asking the server."""
+    """Return the state of `run` from its files, without polling the server."""
     state = RunState()
     for event in list_launch_events(run):
         state.apply(event)
@@ -207,23 +207,23 @@ def replay_run(run: Run) -> RunState:
 
 
 def list_launch_events(run: Run) -> Iterator[AnyEvent]:
-    """Yield what happened before the server had files."""
+    """Yield the events of preparation and launch, which precede the server's files."""
     yield from run.prepared
     yield run.launched
 
 
 def infer_exit(run: Run) -> Exited:
-    """Return the exit of a run that was not observed: the last write is the best known time."""
+    """Return the exit of a run that had no observer; its time is the last write to the run's files."""
     write_times = [path.stat().st_mtime for path in (run.log, run.samples) if path.exists()]
     return Exited(max(write_times, default=run.started_at), None, lost=processes.is_from_another_boot(run.born))
 
 
-# Of what a panel reads at once; a long log comes over several ticks.
+# Pieces that a panel reads per tick; a long log takes several ticks.
 _MOST_PIECES = 2
 
 
 class FarLog:
-    """Reads the log of a rank on another host, by the keeper's copy in the run folder, into a state of its own."""
+    """Reads the keeper's copy of the log of a rank on another host into a state of its own."""
 
     def __init__(self, run: Run, far: FarRank) -> None:
         self.far, self.state = far, RunState()
@@ -232,7 +232,7 @@ class FarLog:
         self._reader = LogReader(run.started_at, run.utc_offset)
 
     def read(self) -> bool:
-        """Read what was copied since the last time; return whether there was anything."""
+        """Read what was copied since the last call; return whether there was anything."""
         for piece in range(_MOST_PIECES):
             if not (data := self._tail.read()):
                 return piece > 0
@@ -246,9 +246,9 @@ LOG_INTERVAL = 0.25
 
 @asynccontextmanager
 async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
-    """Yield the events of `run` from its launch on, until `Exited`, and `Autopsy` when it was not asked to exit.
+    """Yield the events of `run` from its launch to `Exited`, then an `Autopsy` unless it was asked to stop.
 
-    Leaving the context stops observing, never the server.
+    Leaving the context stops the observer, never the server.
     """
     async with observe_batches(run) as batches:
         yield (event async for batch in batches for event in batch)
@@ -256,7 +256,7 @@ async def observe_run(run: Run) -> AsyncIterator[AsyncIterator[AnyEvent]]:
 
 @asynccontextmanager
 async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]]]:
-    """Fold the events of `run` into a state while the block runs; the task is done when the server has exited."""
+    """Fold the events of `run` into a state while the block runs; the task ends when the server has exited."""
     state = RunState()
 
     async def follow() -> None:
@@ -274,7 +274,7 @@ async def fold_run(run: Run) -> AsyncIterator[tuple[RunState, asyncio.Task[None]
 
 @asynccontextmanager
 async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent]]]:
-    """Yield the events of `run` like `observe_run`, in lists of those that were read at once."""
+    """Yield the events of `run` like `observe_run`, in lists of events read together."""
     from dflash_tui.monitoring import recorder
 
     lines: list[AnyEvent] = []
@@ -290,7 +290,7 @@ async def observe_batches(run: Run) -> AsyncIterator[AsyncIterator[list[AnyEvent
 async def _follow_files(
     run: Run, lines: list[AnyEvent], recording: asyncio.Task[None]
 ) -> AsyncGenerator[list[AnyEvent]]:
-    """Yield the events of the files with the `lines` of the recorder, whose error is raised."""
+    """Yield the events of the files and the recorder's `lines`; raise the recorder's error."""
     yield list(list_launch_events(run))
     source, event_types = EventSource(run), set[type[AnyEvent]]()
     was_alive, kills = False, count_oom_kills()
@@ -313,7 +313,7 @@ async def _follow_files(
     if Exited not in event_types:
         code = await asyncio.to_thread(server_process.read_exit_code, run)
         end.append(Exited(time.time(), code) if was_alive else infer_exit(run))
-    lost = any(isinstance(event, Exited) and event.lost for event in end)  # the kernel of this boot knows nothing of it
+    lost = any(isinstance(event, Exited) and event.lost for event in end)  # this boot's kernel log does not cover it
     if not lost and not event_types & {Autopsy, Stopping}:
         end.append(await asyncio.to_thread(read_autopsy, run, kills if was_alive else None))
     for event in end if was_alive else ():  # an exit that was not observed is inferred each time, never recorded

@@ -42,7 +42,7 @@ _MIN_IDLE_SECONDS = 10.0
 
 
 def idle_seconds_before_probe() -> float:
-    """Return the idle seconds before a probe: DFLASH_TUI_PROBE, ten minutes by default; infinity where that is 0."""
+    """Return the idle seconds before a probe: DFLASH_TUI_PROBE, by default 600; infinity if it is 0."""
     try:
         seconds = float(os.environ.get("DFLASH_TUI_PROBE", _DEFAULT_IDLE_SECONDS))
     except ValueError:
@@ -55,9 +55,9 @@ _LARGEST = 1 << 10
 
 
 class RecorderLease:
-    """A file that names the one observer that records, and that expires when it is not renewed.
+    """A file that names the one observer that records, and that expires unless it is renewed.
 
-    An observer that is suspended, or waits for its terminal, would go on holding a lock.
+    An observer that is suspended, or blocked by its terminal, would keep a lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +65,7 @@ class RecorderLease:
         self.write_error = ""  # of the last attempt; empty when it succeeded
 
     def acquire(self) -> bool:
-        """Acquire the lease if it is free, and return whether it is ours; of two at once the last one wins."""
+        """Acquire the lease if it is free, and return whether it is ours; of two observers at once the last wins."""
         holder, renewed_at = self._read()
         if holder != self._me and 0 <= time.monotonic() - renewed_at < LEASE_SECONDS:
             self.write_error = ""  # another observer could write there
@@ -77,13 +77,13 @@ class RecorderLease:
         return self._read()[0] == self._me and self._write()
 
     def release(self) -> None:
-        """Give the lease up, so that another observer can acquire it at once."""
+        """Release the lease, so that another observer can acquire it at once."""
         with contextlib.suppress(OSError):
             if self._read()[0] == self._me:
                 self._path.unlink()
 
     def _read(self) -> tuple[str, float]:
-        """Return who records, and when the lease was renewed by the monotonic clock; long ago when it says neither."""
+        """Return the holder and its last renewal by the monotonic clock; empty and -inf if the file is unusable."""
         try:
             holder, renewed_at = private_files.read_file(self._path, _LARGEST).decode().split()
             return holder, float(renewed_at)
@@ -102,12 +102,12 @@ class RecorderLease:
 
 SAMPLE_INTERVAL = 1.0
 FIRST_REQUEST_RETRY = 30.0
-# Words of the longer prompts of a warm-up. On an H100 (26B-A4B with DFlash, vLLM 0.26.0) the first prompt above a
-# step's 16 tokens compiled another kernel of attention, those of 100 and 300 tokens others (docs/faster.md).
+# Lengths, in words, of the longer warm-up prompts. On an H100 (26B-A4B with DFlash, vLLM 0.26.0) the first prompt above
+# a step's 16 tokens compiled another attention kernel, and those of 100 and 300 tokens further ones (docs/faster.md).
 _LONG_WARM_UPS = (30, 100, 300)
-# What answers on the port while a server starts may be another server that is just exiting.
+# While a server starts, another one that is exiting may still answer on the port.
 PORT_CONFLICT_DELAY = 10.0
-# Failed health checks in a row that make a server unhealthy: a busy one misses one, as while it compiles.
+# Consecutive failed health checks of an unhealthy server; a busy one may miss one, as while it compiles.
 _FAILED_CHECKS = 2
 _MAX_LINE = 1 << 20
 RECORDING_AGAIN = "recording again"
@@ -117,7 +117,7 @@ _TIMEOUT = 5.0
 async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> None:
     """Record `run` while its server runs, whenever no other observer does.
 
-    `report_line` is called when recording stops working, as on a full disk, and when it works again.
+    `report_line` is called when recording fails, as on a full disk, and when it works again.
     """
     lease, write_error = RecorderLease(run.folder / "recorder"), ""
     try:
@@ -170,7 +170,7 @@ class _Recorder:
             while server_process.is_alive(self._run) and self._lease.renew():
                 due = time.monotonic() + SAMPLE_INTERVAL
                 await self._sampler.sample(starting=not self._warm)
-                # Of a server's ranks only the first listens; the port of another one is where the ranks meet.
+                # Only rank 0 serves HTTP; the other ranks' port is the rendezvous.
                 healthy = not self._run.plan.rank and await self._poll(client)
                 if healthy and (request is None or request.done()):
                     if not self._warm and time.monotonic() >= self._first_request_at:
@@ -199,7 +199,7 @@ class _Recorder:
                 self._record_health(Health.UNHEALTHY, _describe_error("/health", error))
             return False
         self._failed_checks = 0
-        # Counters that cannot be read leave a gap in the charts; they say nothing about a server's health.
+        # Unreadable counters leave a gap in the charts; they do not make a server unhealthy.
         try:
             self._record_metrics(await fetch_metrics(client))
             detail = ""
@@ -209,19 +209,19 @@ class _Recorder:
         return True
 
     async def _report_port_conflict(self) -> None:
-        """Record that another program listens on the port: our server, which has bound it at most, never will."""
+        """Record that another program listens on the port, so that this server never will."""
         port = self._run.plan.port
         if time.monotonic() < self._port_conflict_at or not (
             holder := await asyncio.to_thread(processes.find_port_listener, port)
         ):
             return
-        if await asyncio.to_thread(processes.is_listening_on, self._sampler.members, port):  # since this moment
+        if await asyncio.to_thread(processes.is_listening_on, self._sampler.members, port):  # it just began
             return
         detail = f"port {port} is held by {holder}; no process of this server listens there"
         self._record_health(Health.UNHEALTHY, detail)
 
     def _record_health(self, health: Health, detail: str = "") -> None:
-        # A failed first request is not undone by /health, which answers 200 from a server that cannot generate.
+        # /health does not undo a failed first request: it answers 200 even if the server cannot generate.
         failed = self._health is Health.UNHEALTHY and not self._warm and health is Health.HEALTHY
         now = (health, detail)
         if now != (self._health, self._detail) and not failed:
@@ -229,9 +229,9 @@ class _Recorder:
             self._run.record(HealthChanged(time.time(), *now))
 
     def _record_metrics(self, scrape: Scrape) -> None:
-        """Record counters and latencies when they changed, and the counters every ten seconds.
+        """Record counters and latencies when they change, and the counters every ten seconds.
 
-        Before a changed reading the last equal one is written, so that a burst is measured from its own start.
+        The last equal reading is written before a changed one, so that a burst is measured from its own start.
         """
         latencies, counters, at = (scrape.ttft, scrape.tpot), scrape.counters, time.time()
         if any(latencies) and latencies != self._latencies:
@@ -249,19 +249,19 @@ class _Recorder:
             self._last_recorded, self._recorded_at = reading, now
 
     async def _send_probe(self) -> None:
-        """Request one token and record the outcome; what it means is for `alarms` to say."""
+        """Request one token and record the outcome, which `alarms` judges."""
         result = await client.send_probe(Server.from_run(self._run), PROBE_TIMEOUT)
         self._run.record(result)
         self._idle_since = time.monotonic()
 
     async def _send_first_request(self) -> None:
-        """Send one real request: a server with a wrong drafter gets ready and fails on the first one.
+        """Send one real request: a server with a wrong drafter comes up and fails on its first request.
 
-        It may take minutes while kernels are compiled; one that fails is repeated after a while.
+        It may take minutes while kernels compile; a failed one is repeated after `FIRST_REQUEST_RETRY` seconds.
         """
         server = Server.from_run(self._run)
         if WARM_UP in self._run.plan.start or self._run.far_ranks:
-            # A server that fails on it may serve the others all the same.
+            # A server that fails on this request may still serve others.
             greedy, answer = await client.send_greedy_warm_up(server)
             self._run.record(greedy)
             if not greedy.error:
@@ -275,7 +275,7 @@ class _Recorder:
         self._record_health(Health.WARM if self._warm else Health.UNHEALTHY, result.error)
 
     async def _send_long_warm_ups(self) -> None:
-        """Send longer prompts, each of which compiles kernels that a client's first prompt of its length would."""
+        """Send longer prompts, so that their kernels are compiled before a client's first prompt of that length."""
         plan = self._run.plan
         if WARM_UP not in plan.start or plan.on_cpu:
             return

@@ -1,4 +1,4 @@
-"""Sample the processes, GPUs and memory of a server once a second, and record what changed."""
+"""Sample the processes, GPUs and memory of a server once a second, and record changes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from dflash_tui.runs.run import Run
 
 
 def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = ()) -> tuple[GpuLoad, ...]:
-    """Return the load of the GPUs that hold a process of `pids`; when none does, of those named by `uuids`, or of all.
+    """Return the load of the GPUs that hold a process of `pids`, else of those in `uuids`, else of all.
 
-    The driver may show none of our own processes (in a container with its own pids); whose the others are is then
-    unknown, and `foreign` is None.
+    In a container with its own pids the driver may list none of `pids`: `foreign` is then None.
     """
     ours = [card for card in cards if any(holder.pid in pids for holder in card.processes or ())]
     named = [card for card in cards if card.uuid in uuids]
@@ -56,12 +55,12 @@ def _gpu_load(card: Gpu, pids: set[int] | None) -> GpuLoad:
 
 
 def _foreign_process(holder: GpuProcess) -> Foreign:
-    # A process may have any name.
+    # A process name may hold any character.
     return Foreign(holder.pid, "".join(c for c in holder.name if c.isprintable())[:40], holder.memory)
 
 
 def has_load_changed(before: Sequence[GpuLoad], after: Sequence[GpuLoad]) -> bool:
-    """Whether a chart or an alarm would show the difference: 3 % of power or clock, 2 °C, 1 % of the memory."""
+    """Whether a chart or alarm would show the change: 3 % of power or clock, 2 °C, 1 % of the memory."""
     if len(before) != len(after):
         return True
     return any(_has_gpu_changed(old, new) for old, new in zip(before, after, strict=True))
@@ -93,11 +92,11 @@ def _differ_by(old: float | None, new: float | None, step: float) -> bool:
 IDLE_INTERVAL = 10.0
 _MEMBERS_INTERVAL = 5.0
 _ACTIVITY_INTERVAL = 2.0
-_BUSIER = 0.1  # processors; a smaller difference is recorded every ten seconds only
+_BUSIER = 0.1  # processors; smaller changes are recorded only every ten seconds
 
 
 class Sampler:
-    """Records processes, GPUs and memory of a run when they changed, and every ten seconds."""
+    """Records processes, GPUs and memory of a run when they change, and every ten seconds."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -106,12 +105,12 @@ class Sampler:
         self._gpus: GpusSampled | None = None
         self._suspended: tuple[int, ...] = ()
         self._processors: ProcessorsSampled | None = None
-        self._worked: tuple[float, ProcessorUse] | None = None  # when the processors were read, and their use by then
+        self._worked: tuple[float, ProcessorUse] | None = None  # time and value of the last measurement
         self._members_at = self._activity_at = -math.inf
         self._recorded_at: dict[type[Recorded], float] = {}
 
     async def sample(self, *, starting: bool) -> None:
-        """Sample once; CPU time and disk bytes only while the server is `starting`, when its log may be silent."""
+        """Sample once; CPU time and disk bytes only while `starting`, when the log may be silent."""
         now = time.monotonic()
         if now - self._members_at >= _MEMBERS_INTERVAL:
             self.members, self._members_at = await asyncio.to_thread(server_process.list_processes, self._run), now
@@ -134,7 +133,7 @@ class Sampler:
                 self._memory = sample
 
     def _record(self, sample: Recorded, now: float, changed: bool) -> bool:
-        """Record a sample that has changed or is due; return whether it was."""
+        """Record a sample that has changed or is due; return whether it was recorded."""
         if not changed and now - self._recorded_at[type(sample)] < IDLE_INTERVAL:
             return False
         self._recorded_at[type(sample)] = now
@@ -146,7 +145,7 @@ class Sampler:
             return
         worked, use = self._worked, await asyncio.to_thread(measure_processor_use, self.members)
         self._worked = (now, use)
-        if worked is None or use.seconds < worked[1].seconds:  # a process of it has ended, and its time with it
+        if worked is None or use.seconds < worked[1].seconds:  # a process has ended, and its time is no longer counted
             return
         seconds, before = now - worked[0], worked[1]
         busy, all_busy = ((b - a) / seconds for a, b in zip(before[:2], use[:2], strict=True))
@@ -174,7 +173,7 @@ class Sampler:
     def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
         use = gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members}) if cards else None
         if use is None and self._memory and self._memory.source != "resident":
-            return None  # the driver does not answer now, and another kind of memory must not appear in its place
+            return None  # the driver does not answer; another kind of memory must not take its place
         machine, swapped = psutil.virtual_memory(), processes.measure_swapped_memory(self.members)
         used, total, source = use or (processes.measure_resident_memory(self.members), machine.total, "resident")
         if not (self._run.plan.on_cpu or any(card.unified for card in cards or ())):
@@ -184,20 +183,20 @@ class Sampler:
 
 
 class ProcessorUse(NamedTuple):
-    """What processes have used of the processors until now."""
+    """The processor time that processes have used so far, in seconds."""
 
     seconds: float
     machine_seconds: float
-    """What all programs have used of the processors that they may run on."""
+    """The time that all programs have used on the processors that these processes may run on."""
     processors: int
-    """How many they may run on."""
+    """The number of processors that they may run on."""
     threads: int
 
 
 def measure_processor_use(members: Iterable[psutil.Process]) -> ProcessorUse:
-    """Return the processor time of `members`, with that of all programs on the processors they may use, and threads.
+    """Return processor time and threads of `members`, and the time of all programs on the same processors.
 
-    Processes of other users count as nothing.
+    Members of other users are not counted.
     """
     seconds, threads = 0.0, 0
     allowed: set[int] = set()
@@ -211,16 +210,16 @@ def measure_processor_use(members: Iterable[psutil.Process]) -> ProcessorUse:
         except psutil.Error:
             continue
     cores = psutil.cpu_times(percpu=True) if allowed else []
-    idle = ("idle", "iowait", "guest", "guest_nice")  # guests are counted as users, too
+    idle = ("idle", "iowait", "guest", "guest_nice")  # guest time is part of user time
     machine = sum(sum(cores[i]) - sum(getattr(cores[i], name, 0.0) for name in idle) for i in allowed if i < len(cores))
     return ProcessorUse(seconds, machine, len(allowed), threads)
 
 
 def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> Activity:
-    """Return CPU time and disk bytes of `members`, their exited children included, and the size of the log.
+    """Return CPU time and disk bytes of `members` and their exited children, and the size of the log.
 
-    They move while the log is silent. Memory-mapped weights count as disk bytes when they are read from a disk
-    (proc(5), io: read_bytes). Processes of other users count as nothing.
+    They grow while the log is silent. Memory-mapped weights count as disk bytes when they are read from a disk
+    (proc(5), io: read_bytes). Members of other users are not counted.
     """
     cpu, disk = 0.0, 0
     for process in members:
@@ -229,7 +228,7 @@ def sample_activity(members: Iterable[psutil.Process], log: Path, at: float) -> 
             cpu += times.user + times.system + times.children_user + times.children_system
             io = process.io_counters()
             disk += io.read_bytes + io.write_bytes
-        except (psutil.Error, RuntimeError, ValueError):  # the latter two when /proc has no io for it
+        except (psutil.Error, RuntimeError, ValueError):  # the latter two if /proc has no io for it
             continue
     try:
         size = log.stat().st_size

@@ -1,4 +1,4 @@
-"""Find out what serves models at an address, as far as it tells: its engine, models, settings, and how it streams."""
+"""Identify the model server at an address: its engine, models and settings, and how it streams."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from dflash_tui.vllm_output.metrics import parse_sample
 
 _TIMEOUT = 10.0
 _KEY_STATUS = {401, 403}
-# What a server answers to a field of a request that it does not know.
+# Statuses of a request with a field that the server does not know.
 _FIELD_STATUS = {400, 422}
 _CUT = 200
 _TEXT = "Say hello."
 
 
 class ServerKind(msgspec.Struct, frozen=True):
-    """A server of models: its name, what its series and its models are marked by, and what it tells of itself."""
+    """A kind of model server: its name, the marks of its series and models, and the settings that it reports."""
 
     name: str
     series: str
     owner: str
     figures: dict[str, str] = {}
-    """What its series are called here."""
+    """The display names of its series."""
     facts: str = ""
-    """The path at which it tells its version and settings."""
+    """The path that returns its version and settings."""
     version: str = ""
     settings: tuple[str, ...] = ()
 
@@ -81,7 +81,7 @@ register_type(_Models)
 
 
 def read_models(body: str) -> list[_Model]:
-    """Return the models of an answer to /v1/models; none where it is no such answer."""
+    """Return the models in a body of /v1/models; none if the body is invalid."""
     try:
         return msgspec.json.decode(body.encode(errors="replace"), type=_Models).data
     except (msgspec.MsgspecError, RecursionError):
@@ -89,30 +89,30 @@ def read_models(body: str) -> list[_Model]:
 
 
 def list_series(metrics: str) -> set[str]:
-    """Return the names of the series of a /metrics."""
+    """Return the names of the series in a /metrics body."""
     return set(_SERIES.findall(metrics))
 
 
 def choose_kind(series: set[str], models: list[_Model]) -> ServerKind | None:
-    """Return what kind of server has these series and models; None of one that is not known."""
+    """Return the kind of server that has these series or models; None if it is unknown."""
     owners = {model.owned_by.lower() for model in models}
     by_series = (kind for kind in KINDS if any(name.startswith(kind.series) for name in series))
     return next(by_series, None) or next((kind for kind in KINDS if kind.owner in owners), None)
 
 
 def describe_page(body: str) -> str:
-    """Return that a body is a web page, with its title; empty where it is none."""
+    """Return the words `a web page` and its title; empty if the body is no web page."""
     title = clean_line(match[1].strip()) if (match := _TITLE.search(body)) else ""
     return f"a web page{f', “{title}”' if title else ''}" if _PAGE.match(body) else ""
 
 
 def is_address(name: str | None) -> bool:
-    """Whether what was named is the address of a server, and no run."""
+    """Whether the name is the address of a server rather than a run."""
     return bool(name) and str(name).lower().startswith(("http://", "https://"))
 
 
 def read_key(variable: str | None) -> str:
-    """Return the API key in the variable of that name; raise UsageError where it is in none."""
+    """Return the API key in the variable of that name; raise UsageError if it holds no valid key."""
     key = os.environ.get(variable, "").strip() if variable else ""
     if variable and not (key and key.isascii() and key.isprintable()):
         raise UsageError(
@@ -123,13 +123,13 @@ def read_key(variable: str | None) -> str:
 
 
 async def find_server(address: str, model: str | None = None, key_variable: str | None = None) -> Server:
-    """Return the server at an address, after one short request that shows how it streams.
+    """Return the server at an address; a short chat request shows how it streams.
 
-    It is asked for `/v1/models`, `/metrics`, its settings and the answer, with the key if one is named.
+    It also gets GETs of `/v1/models`, `/metrics` and its settings. All requests carry the key, if one is named.
 
     Raises:
-        UsageError: the address, the key or the model is not right.
-        DflashError: what answers there is no server of models, or it does not answer.
+        UsageError: the address, the key or the model is invalid.
+        DflashError: nothing answers there, or no model server does.
     """
     url = parse_address(address, "--key-env NAME names the variable that holds it")
     reader = _Reader(url, read_key(key_variable), key_variable)
@@ -141,26 +141,26 @@ async def find_server(address: str, model: str | None = None, key_variable: str 
 
 
 class _Reader:
-    """Reads what a server tells by GET."""
+    """Sends GET requests to one server."""
 
     def __init__(self, url: str, key: str, variable: str | None) -> None:
         self.url, self.key, self._variable = url, key, variable
 
     async def read(self, path: str) -> str:
-        """Return the body at a path; raise what httpx or `bounded_http` does without an answer."""
+        """Return the body at a path; raise the errors of httpx and `bounded_http`."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         async with bounded_http.open_client(timeout=_TIMEOUT, headers=headers) as http:
             return (await bounded_http.fetch_bounded(http, self.url + path, path)).decode(errors="replace")
 
     async def try_read(self, path: str) -> str:
-        """Return the body at a path, empty where there is none."""
+        """Return the body at a path; empty if there is none."""
         try:
             return await self.read(path) if path else ""
         except bounded_http.list_failures(bounded_http.BadResponse):
             return ""
 
     async def read_models(self, *, required: bool) -> str:
-        """Return the answer to /v1/models; empty where a server without it is let pass."""
+        """Return the body of /v1/models; empty if the server lacks it and it is not `required`."""
         try:
             return await self.read("/v1/models")
         except bounded_http.BadResponse as error:
@@ -197,7 +197,6 @@ def _choose_model(url: str, models: list[_Model], body: str) -> str:
 
 
 async def _read_facts(reader: _Reader, name: str, models: list[_Model]) -> ServerFacts:
-    """Return what a server tells of itself by GET."""
     metrics = await reader.try_read("/metrics")
     kind = choose_kind(series := list_series(metrics), models)
     told = _read_object(await reader.try_read(kind.facts)) if kind else {}
@@ -224,7 +223,7 @@ def _read_object(body: str) -> dict[str, Any]:
 
 
 def _read_vllm_settings(metrics: str) -> dict[str, str]:
-    """Return the settings of the cache, and whether it speculates, as vLLM's /metrics tells them."""
+    """Return the cache settings, and whether speculation is on, from vLLM's /metrics."""
     settings, drafts = dict[str, str](), False
     for line in metrics.splitlines():
         drafts = drafts or line.startswith("vllm:spec_decode_num_drafts_total")
@@ -235,7 +234,7 @@ def _read_vllm_settings(metrics: str) -> dict[str, str]:
 
 
 async def _try_stream(server: Server, key_variable: str | None) -> Server:
-    """Ask for a short answer in fewer and fewer fields until the server takes it; return how it streams and counts."""
+    """Request a short answer with ever fewer fields until the server accepts; return how it streams and counts."""
     for extras, usage in ((True, True), (False, True), (False, False)):
         facts = msgspec.structs.replace(server.facts, takes_extras=extras, takes_usage=usage)
         server = msgspec.structs.replace(server, facts=facts)

@@ -1,4 +1,4 @@
-"""Earlier starts on this machine: read from their run folders, compared, and used to estimate the next one."""
+"""Read earlier starts from their run folders, compare them, and estimate how long the next one takes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
 _MIN_STEP_SECONDS = 0.5  # a shorter step had nothing to do
-MAX_STARTS = 5  # only the last starts count: what was true a month ago may no longer be
+MAX_STARTS = 5  # only the last starts count, as older ones may be outdated
 _PHASE_ORDER = list(Phase)
 
 
 class RecordedStart(msgspec.Struct, frozen=True):
-    """One start of a server that came up; durations in seconds, times in seconds since the epoch."""
+    """A start that came up; durations in seconds, times in seconds since the epoch."""
 
     run: str
     at: float
@@ -31,24 +31,24 @@ class RecordedStart(msgspec.Struct, frozen=True):
     engine: str
     """The vLLM package and version."""
     setup: str
-    """Profile, variant, number of drafted tokens and, of several, ranks and hosts; for display."""
+    """Profile, variant, number of drafted tokens, and ranks and hosts if there are several; for display."""
     kind: tuple[str, ...]
-    """All that two launches must share to be comparable."""
+    """The values that two launches must share to be comparable."""
     cache: str
-    """What torch.compile found in its cache, see `Startup.cache`."""
+    """The state of torch.compile's cache, see `Startup.cache`."""
     phases: dict[Phase, float]
     up: float
-    """From the launch until the log said that the server is up."""
+    """Seconds from the launch until the log said that the server is up."""
     first_request: float | None = None
-    """The duration of the first real generation, or None when none is recorded."""
+    """The duration of the first real generation; None if none is recorded."""
     synthetic: str = ""
     """Why the figures are not those of a real model; empty for a real one."""
     measures: tuple[str, ...] = ()
-    """The startup optimizations that it had, by name."""
+    """The names of its startup optimizations."""
 
     @property
     def ready(self) -> float | None:
-        """Seconds from the launch to the end of the first real generation, or None when there was none."""
+        """Seconds from the launch to the end of the first real generation; None if there was none."""
         return None if self.first_request is None else self.up + self.first_request
 
 
@@ -60,7 +60,7 @@ class MedianSeconds(NamedTuple):
 
 
 class ExpectedStart(NamedTuple):
-    """The expected durations of a start: each phase, the first request, until ready, and the longest start seen."""
+    """Expected durations of a start: its phases, first request and time to ready, and the longest time to ready."""
 
     cache: str
     phases: dict[Phase, MedianSeconds]
@@ -70,7 +70,7 @@ class ExpectedStart(NamedTuple):
 
 
 class Eta(NamedTuple):
-    """Seconds until ready, estimated from `n` starts; None when this start is longer than each of them was."""
+    """Estimated seconds until ready, from `n` starts; None if this start already takes longer than all of them."""
 
     seconds: float | None
     n: int
@@ -78,9 +78,9 @@ class Eta(NamedTuple):
 
 
 def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> ExpectedStart | None:
-    """Return the expected durations by the last starts that found the same `cache`; None without any.
+    """Return the expected durations from the last starts with the same `cache` state; None if there are none.
 
-    While `cache` is not known yet (empty), the newest start that did not find a cold one is the model.
+    While `cache` is empty (unknown), the state of the newest start that was not cold is assumed.
     """
     expected_cache = cache or _likely_cache(starts)
     recent = [start for start in starts if start.cache == expected_cache][-MAX_STARTS:]
@@ -107,9 +107,9 @@ def _median(values: Iterable[float]) -> MedianSeconds | None:
 
 
 def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: float, now: float) -> Eta | None:
-    """Return the seconds until a start is ready that was launched `elapsed` seconds ago; None when nothing is known.
+    """Return the time to ready of a start launched `elapsed` seconds ago; None if it cannot be estimated.
 
-    The running phase and all later ones count with their medians; a phase that is over no longer counts.
+    It is the sum of the medians of the running and later phases, less the time already spent in them.
     """
     if expected.ready is None or expected.longest is None or startup.ready_at is not None:
         return None
@@ -126,16 +126,16 @@ def estimate_time_to_ready(startup: Startup, expected: ExpectedStart, elapsed: f
 
 
 def _running_phase_index(startup: Startup) -> int:
-    """Return the index of the running phase; compiling and profiling alternate, so while one runs both may come."""
+    """Return the index of the running phase; profiling counts as compiling, since the two alternate."""
     attributed = [change.phase for change in startup.phase_changes if change.phase is not Phase.UNATTRIBUTED]
     phase = attributed[-1] if attributed else Phase.IMPORT
     return _PHASE_ORDER.index(Phase.COMPILE if phase is Phase.PROFILE else phase)
 
 
 def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, MedianSeconds]:
-    """Return the median duration of each step before a launch, over the `earlier` launches in which it had work to do.
+    """Return the median duration of each step before a launch, over the `earlier` launches in which it did work.
 
-    `earlier` is oldest first, and holds at least the first and the last event of each step.
+    `earlier` is oldest first and has at least the first and the last event of each step.
     """
     durations: dict[Step, list[float]] = {}
     for events in earlier:
@@ -150,9 +150,9 @@ def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Median
 def estimate_time_to_launch(
     preparing: Mapping[Step, Preparing], began: Mapping[Step, float], usual: Mapping[Step, MedianSeconds], now: float
 ) -> float | None:
-    """Return the seconds until the launch, by the latest event, the beginning and the usual duration of each step.
+    """Return the seconds until the launch; None if the usual duration of a running step is unknown.
 
-    None when the usual duration of a running step is unknown.
+    `preparing` holds the latest event of each step, `began` its begin, `usual` its median duration.
     """
     running = [step for step, event in preparing.items() if not event.done]
     if not all(step in usual for step in running):
@@ -160,7 +160,7 @@ def estimate_time_to_launch(
     return sum(max(0.0, usual[step].seconds - (now - began[step])) for step in running)
 
 
-# The parts of a start that are shown: a name, and the phases that it sums up. The first request comes after them.
+# The displayed parts of a start, each the sum of some phases. The first request follows them.
 STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
     ("before", (Phase.IMPORT, Phase.RESOLVE, Phase.ENGINE, Phase.RANKS)),
     ("weights", (Phase.WEIGHTS, Phase.DRAFTER)),
@@ -172,7 +172,7 @@ STARTUP_PARTS: tuple[tuple[str, tuple[Phase, ...]], ...] = (
 
 
 class StartGroup(NamedTuple):
-    """What starts must share to be compared; `setup` is profile, variant, number of drafted tokens and ranks."""
+    """The key of comparable starts; `setup` is profile, variant, number of drafted tokens and ranks."""
 
     recipe: str
     setup: str
@@ -189,7 +189,7 @@ class StartKind(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Mode and cache in words."""
+        """Mode and cache state as text."""
         return f"{self.mode}, {self.cache}" if self.cache else self.mode
 
     @property
@@ -198,7 +198,7 @@ class StartKind(NamedTuple):
 
     @property
     def times_to_ready(self) -> list[float]:
-        """The seconds from the launch to the first real generation of each start that had one."""
+        """Seconds from the launch to the end of the first real generation, for each start that has one."""
         return [start.ready for start in self.starts if start.ready is not None]
 
     @property
@@ -212,13 +212,13 @@ class StartKind(NamedTuple):
         return _median_known(start.first_request for start in self.starts)
 
     def median_seconds(self, phases: Sequence[Phase]) -> float | None:
-        """Return the median of the seconds that these phases took together."""
+        """Return the median of the total seconds of these phases."""
         durations = [[start.phases[phase] for phase in phases if phase in start.phases] for start in self.starts]
         return _median_known(sum(seconds) if seconds else None for seconds in durations)
 
 
 class StartDifference(NamedTuple):
-    """How many seconds later `first` is ready than `second`; negative when it is sooner."""
+    """How many seconds later `first` is ready than `second`; negative if it is sooner."""
 
     first: StartKind
     second: StartKind
@@ -234,7 +234,7 @@ def group_starts(starts: Iterable[RecordedStart]) -> list[StartKind]:
 
 
 def compare_start_kinds(kinds: Iterable[StartKind]) -> Iterator[StartDifference]:
-    """Yield the differences of compiled and eager starts, and of cold and cached ones, of each group that has both."""
+    """Yield the differences of compiled to eager and of cold to cached starts, for each group that has both."""
     groups: dict[StartGroup, dict[tuple[str, str], StartKind]] = defaultdict(dict)
     for kind in kinds:
         groups[kind.group][kind.mode, kind.cache] = kind
@@ -257,9 +257,9 @@ _starts_by_run: dict[str, RecordedStart | None] = {}
 
 
 def list_starts(recipe: str = "", kind: tuple[str, ...] = (), exclude: str = "") -> list[RecordedStart]:
-    """Return the starts that came up, oldest first: of a recipe, of one kind, or all, without the run `exclude`.
+    """Return the starts that came up, oldest first, filtered by recipe and kind, without the run `exclude`.
 
-    Only the beginnings of the files are read, and those of a finished run only once.
+    Only the beginning of each file is read, and a finished run only once.
     """
     starts = []
     for run in registry.list_runs():
@@ -270,18 +270,18 @@ def list_starts(recipe: str = "", kind: tuple[str, ...] = (), exclude: str = "")
 
 
 def estimate_ready(plan: Plan) -> MedianSeconds | None:
-    """Return how long the last runs of the same kind took to be ready; None without any.
+    """Return the median time to ready of the last runs of the plan's kind; None if there are none.
 
-    Runs of other recipes, profiles, variants, modes, engines or models do not count, nor those that never generated.
+    Runs that never generated do not count.
     """
     expected = expect_startup([start for start in list_starts(kind=plan.kind) if start.ready is not None])
     return expected.ready if expected else None
 
 
 def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds]:
-    """Return how long the steps before a launch of `plan` took in earlier runs of any recipe, without `exclude`.
+    """Return the median durations of the steps before a launch of `plan`, from earlier runs except `exclude`.
 
-    Those of the engine are taken from runs of the same engine, the models' from runs of the same two models.
+    The model step counts only runs of the same two models, the other steps runs of the same engine.
     """
     runs = [run for run in registry.list_runs() if run.id != exclude]
     engine = [run.prepared for run in runs if run.plan.unpatched_folder == plan.unpatched_folder]
@@ -301,7 +301,7 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 
 def _read_start(run: Run) -> RecordedStart | None:
-    """Read a start from the beginnings of its files; None when it never came up."""
+    """Read a start from the beginning of the run's files; None if it never came up."""
     from dflash_tui.monitoring.observer import EventSource
     from dflash_tui.run_state.state import RunState
 

@@ -1,4 +1,4 @@
-"""The finished requests of a run, ours and those of other clients, and the cycle in which some are slow. Pure."""
+"""The finished requests of a run, of dflash-tui and other clients, and the cycle in which some are slow. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from dflash_tui.vllm_output.metrics import compute_rates, subtract
 
 _LONGEST, _MIN_REQUESTS = 100, 12
 _MIN_SPEED_RATIO = 1.3
-# A share of the variance that two levels explain; of evenly spread speeds it is 0.75, of a normal distribution 0.64.
+# The share of variance that two levels explain: 0.75 for uniformly distributed speeds, 0.64 for normal ones.
 _MIN_EXPLAINED = 0.8
 _MAX_AVERAGED = 0.25
 _MIN_RUN = 3
 _BLAME_SHARE = 0.7
-# Fast and slow requests of the cycles that users published (RTX 5090 Laptop GPU).
+# (fast, slow) requests of the cycles that users published (RTX 5090 Laptop GPU).
 _PUBLISHED = frozenset({(5, 4), (6, 4)})
-# How many whole runs, and requests with those beside them, a cycle has at least: a published one, others, those in
+# Minimum whole runs, and requests including the runs at both ends: of published cycles, of others, and of those in
 # which a run is a single request.
 _LEAST_PUBLISHED, _LEAST, _LEAST_OF_ONE = (3, 22), (6, 24), (8, 24)
 
 
 class FinishedRequest(NamedTuple):
-    """A finished request; `kind` is empty for one of another client, and None is unknown.
+    """A finished request; `kind` is empty for another client's, unknown values are None.
 
-    `tok_s` is (N - 1) / seconds of decoding, `acceptance_length` of the steps meanwhile, `steps_s` their quotient.
-    `averaged_over` requests ended between the same two readings, so that each has the mean of all. `prompt_tokens`
-    distinguishes the prompts of another client.
+    `tok_s` is (N - 1) / decode seconds, `acceptance_length` is of the steps meanwhile, `steps_s` is their quotient.
+    `averaged_over` requests ended between the same two readings, so each has the mean of all. `prompt_tokens`
+    distinguishes the prompts of other clients.
     """
 
     at: float
@@ -46,9 +46,9 @@ class FinishedRequest(NamedTuple):
 
 
 class SlowCycle(NamedTuple):
-    """A cycle of `period` requests, `slow` of which are slow, in words (`what`) and figures (`evidence`).
+    """A cycle of `period` requests, of which `slow` are slow; `what` describes it, `evidence` has the figures.
 
-    `cause` is `acceptance length` (the drafter), `steps/s` (the engine), `both`, or empty when unknown.
+    `cause` is `acceptance length` (the drafter), `steps/s` (the engine), `both`, or empty if unknown.
     """
 
     period: int
@@ -60,10 +60,10 @@ class SlowCycle(NamedTuple):
 
 
 def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
-    """Return the cycle in which the speed of the last requests comes and goes, or None.
+    """Return the cycle in which the speed of the last requests alternates, or None.
 
-    Each request is fast or slow, compared with the best fifth of the same prompt. A cycle has runs of fast and of slow
-    requests in turn, all of either kind equally long, and enough of them (docs/numbers.md has the false alarms).
+    Each request is fast or slow compared with the best fifth of the same prompt. In a cycle, runs of fast and of slow
+    requests alternate often enough, and all runs of a kind are equally long (docs/numbers.md has the false alarms).
     """
     last = [r for r in deque(requests, _LONGEST) if (r.tok_s or 0.0) > _EPSILON and not r.failed]
     if len(last) < _MIN_REQUESTS or sum(request.averaged_over > 1 for request in last) > _MAX_AVERAGED * len(last):
@@ -71,16 +71,16 @@ def find_slow_cycle(requests: Iterable[FinishedRequest]) -> SlowCycle | None:
     prompts = _list_prompts(last)
     slow = _mark_slow(_compare_speeds(last, prompts))
     shape = _find_repeated_runs([(is_slow, len(list(run))) for is_slow, run in groupby(slow)])
-    # Where prompts cannot be distinguished, a client that sends different ones in turn explains short runs.
+    # If prompts cannot be distinguished, a client that alternates between prompts explains short runs.
     if shape is None or not (any(prompts) or min(shape) >= _MIN_RUN):
         return None
     return _build_cycle(last, slow, *shape)
 
 
 def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
-    """Return what distinguishes the prompts of the requests, their kind or size; empty where neither does.
+    """Return the kind or size that distinguishes each request's prompt; empty if neither does.
 
-    Sizes that do not come again, as those of a conversation, tell nothing: no prompt was sent twice.
+    Sizes that mostly do not recur, as in a conversation, are not used: no prompt was sent twice.
     """
     sizes = Counter(request.prompt_tokens for request in requests if not request.kind)
     again = sum(count for size, count in sizes.items() if size is not None and count > 1)
@@ -89,7 +89,7 @@ def _list_prompts(requests: Sequence[FinishedRequest]) -> list[str]:
 
 
 def _compare_speeds(requests: Sequence[FinishedRequest], prompts: Sequence[str]) -> list[float]:
-    """Return the logarithms of the speeds, relative to what the best fifth of the same prompt reach."""
+    """Return the logarithms of the speeds, relative to the 80th percentile of the same prompt."""
     speeds = defaultdict[str, list[float]](list)
     for request, prompt in zip(requests, prompts, strict=True):
         speeds[prompt].append(math.log(request.tok_s or 1.0))
@@ -98,7 +98,7 @@ def _compare_speeds(requests: Sequence[FinishedRequest], prompts: Sequence[str])
 
 
 def _mark_slow(logs: Sequence[float]) -> list[bool]:
-    """Return which requests are slow: below the middle between two levels that are well apart; none without such."""
+    """Return which requests are slow: those in the lower of two well separated clusters; none without such clusters."""
     middle, low, high = (min(logs) + max(logs)) / 2, list[float](), list[float]()
     for _ in range(20):
         low, high = [x for x in logs if x < middle], [x for x in logs if x >= middle]
@@ -116,10 +116,9 @@ def _sum_squares(values: Sequence[float]) -> float:
 
 
 def _find_repeated_runs(runs: Sequence[tuple[bool, int]]) -> tuple[int, int] | None:
-    """Return how many fast and how many slow requests come in turn often enough, the newest such; None without any.
+    """Return the newest (fast, slow) run lengths that alternate often enough, or None.
 
-    The runs beside those that repeat belong to the cycle as far as they are not longer: it may have begun, or
-    the requests have ended, within them.
+    The runs at both ends count up to the length of a whole run: the requests may begin or end within them.
     """
     for start in range(len(runs) - 3, 0, -1):
         lengths = dict(runs[start : start + 2])
@@ -145,7 +144,7 @@ def _build_cycle(requests: Sequence[FinishedRequest], slow: Sequence[bool], fast
     if not (lengths[0] and lengths[1] and steps[0] and steps[1]):
         evidence = f"{seen}; whether acceptance or steps fell is unknown"
         return SlowCycle(period, slow_run, requests[0].at, what, evidence)
-    # tok/s = steps/s x AL, so the logarithms of the two falls add up to that of the speed.
+    # tok/s = steps/s x AL, so the logarithms of their ratios add up to that of the speeds' ratio.
     length, step = math.log(lengths[0] / lengths[1]), math.log(steps[0] / steps[1])
     cause, blamed = "both", "drafter and engine"
     if length + step <= 0 or length >= _BLAME_SHARE * (length + step):
@@ -162,10 +161,10 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 MAX_REQUESTS = 400
-# Between the end of a request here and the reading that counts it, which may be the earlier on a busy machine.
+# Seconds between the end of a request and the reading that counts it; on a busy machine the reading may come first.
 _COUNTING_DELAY = 2.0
 _MAX_AT_ONCE = 32
-# Less than a millionth of a step or a second was never measured.
+# Fewer steps or seconds than this are not measured values.
 _EPSILON = 1e-6
 
 
@@ -197,7 +196,7 @@ class FinishedLog:
             self.requests.append(FinishedRequest(done.at, done.kind, speed, length, steps, failed=bool(done.error)))
 
     def _exclude_own(self, done: RequestDone) -> None:
-        """Keep a request of ours from being counted twice: the counters show it as well, already or soon."""
+        """Keep an own request from being counted twice, since the server's counters include it now or soon."""
         earliest = done.at - min(done.total, _COUNTING_DELAY)
         for index in range(len(self.requests) - 1, -1, -1):
             request = self.requests[index]
@@ -227,7 +226,7 @@ class FinishedLog:
 
 
 def _mean_request(at: float, before: Counters, base: Counters, now: Counters, count: int) -> FinishedRequest:
-    """Return the mean of `count` requests that ended between two readings; `base` is when the first may have begun."""
+    """Return the mean of `count` requests that ended between two readings; `base` precedes the first one's begin."""
     tokens, seconds = now.finished_tokens - before.finished_tokens, now.decode_seconds - before.decode_seconds
     speed = (tokens - count) / seconds if seconds > _EPSILON and tokens > count else None
     rates = compute_rates(base, now, 1.0)

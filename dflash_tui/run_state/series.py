@@ -1,10 +1,10 @@
-"""Bounded time series of a run, the counters of /metrics among them, and the rates of any window. Pure.
+"""Bounded time series of a run, including the counters of /metrics, and the rates of any window. Pure.
 
-A series keeps all samples of the last hour and one in ten minutes of the day before: windows of the whole run begin
-there, and conditions have lasted since then.
+A series keeps all samples of the last hour, and one per ten minutes of the day before, for windows over the whole run
+and conditions that last long.
 
-Between two readings a counter is taken to grow evenly, so that a window may begin and end anywhere. That is safe
-since the recorder writes the last equal reading before a change: a rest is never smeared into the burst after it.
+Counters are interpolated linearly between readings, so that a window may begin and end anywhere. The recorder writes
+the last equal reading before a change, so idle time is never smeared into the burst after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=Timestamped)
 
 
 class ThinnedSeries(list[T]):
-    """A time series that is appended to, and whose old values are thinned out and finally dropped."""
+    """A time series to append to; old values are thinned out and finally dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ThinnedSeries(list[T]):
         return bisect_right(self, at, key=_AT)
 
     def latest(self, at: float, max_age: float) -> T | None:
-        """Return the newest value of `at` or earlier, unless it is more than `max_age` seconds older.
+        """Return the newest value at or before `at`, unless it is more than `max_age` seconds older.
 
         In the thinned part each value holds until the next one.
         """
@@ -85,7 +85,7 @@ class ThinnedSeries(list[T]):
 
 
 class CounterReading(NamedTuple):
-    """One /metrics reading; `joined` to the one before, unless there is none, a gap, or other engines answered."""
+    """A /metrics reading; not `joined` if it is the first, follows a gap, or is of another server or engine."""
 
     at: float
     counters: Counters
@@ -98,7 +98,7 @@ class CounterSeries(ThinnedSeries[CounterReading]):
     def __init__(self) -> None:
         super().__init__()
         self._starts: list[float] = []
-        # Those of them at which another server or another engine answers, so that nothing grew until then.
+        # The starts at which another server or engine answered: growth is not computed across them.
         self._restarts: list[float] = []
 
     def _must_keep(self, value: CounterReading) -> bool:
@@ -120,13 +120,13 @@ class CounterSeries(ThinnedSeries[CounterReading]):
         return reading
 
     def known_until(self, now: float) -> float | None:
-        """Return the time up to which the counters are known, `now` at rest; None when recording has stopped."""
+        """Return the time up to which the counters are known, `now` if they rest; None if recording has stopped."""
         if not self or now - self[-1].at > MAX_GAP:
             return None
         return now if now - self[-1].at > REST_SECONDS else self[-1].at
 
     def window(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the last `seconds` before `now`; None when recording has stopped or never began.
+        """Return the rates over the `seconds` before `now`; None if recording has stopped or never began.
 
         A gap in the readings shortens the window.
         """
@@ -134,19 +134,19 @@ class CounterSeries(ThinnedSeries[CounterReading]):
         return None if end is None else self.between(end - seconds, end)
 
     def mean(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the last `seconds` as far as readings of this server reach, across gaps.
+        """Return the rates over the last `seconds`, across gaps, as far as readings of this server reach.
 
-        What a server counted in a gap is known, though not when. `window` describes the present, so it ends at a gap.
+        The growth during a gap is known, only not when. `window` describes the present, so it ends at a gap.
         """
         end = self.known_until(now)
         begin = max((end or now) - seconds, self._restarts[-1] if self._restarts else now)
         index, end = self.count_until(begin), end or (self[-1].at if self else now)
         if index < len(self) and not self[index].joined and not (index and self[index - 1].at == begin):
-            begin = self[index].at  # what was counted before the first reading after a gap is unknown at `begin`
+            begin = self[index].at  # the counters at `begin`, inside a gap, are unknown
         return self._compute_rates(begin, end)
 
     def between(self, begin: float, end: float) -> Rates | None:
-        """Return the rates between two times, or after the last gap between them; None where nothing is known."""
+        """Return the rates between two times, or after the last gap between them; None if they are unknown."""
         start, index = bisect_right(self._starts, end) - 1, self.count_until(end)
         if start < 0:
             return None
@@ -159,7 +159,7 @@ class CounterSeries(ThinnedSeries[CounterReading]):
         return compute_rates(before, after, end - begin) if before and after and begin < end else None
 
     def at(self, time: float) -> Counters | None:
-        """Return the counters at a time, between two readings by interpolation; None inside a gap."""
+        """Return the counters at a time, interpolated between two readings; None inside a gap."""
         index = self.count_until(time) - 1
         if index < 0:
             return None
@@ -180,7 +180,7 @@ class CounterSeries(ThinnedSeries[CounterReading]):
 
 
 def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
-    """Return the counters a share of the way from `before` to `after`; what moves in jumps is as before."""
+    """Return the counters a share of the way from `before` to `after`; those not in `_GROWING` stay as before."""
     if share <= 0 or before is after:
         return before
 
@@ -193,9 +193,9 @@ def _interpolate(before: Counters, after: Counters, share: float) -> Counters:
 
 
 def bucket_ends(now: float, span: float, count: int) -> list[float]:
-    """Return the ends of `count` equal parts of the last `span` seconds; the last one holds `now`.
+    """Return the ends of `count` equal parts of the last `span` seconds; the last part contains `now`.
 
-    They stand still until a whole part has passed, so that a chart moves by columns instead of shimmering.
+    They stay until a whole part has passed, so that a chart moves by columns instead of shimmering.
     """
     step = span / count
     last = math.ceil(now / step - 1e-6) * step

@@ -1,4 +1,4 @@
-"""Judge the figures of speculative decoding: useful draft positions, and the range that others published. Pure."""
+"""Judge the figures of speculative decoding by useful draft positions and by published ranges. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dflash_tui.planning.recipes.resolution import ExpectedFigures
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.vllm_output.metrics import Rates
 
-# Fewer steps do not show whether a position is never accepted.
+# Fewer steps cannot show that a position is never accepted.
 _MIN_STEPS = 50
-_NO_DRAFTS = 0.05  # accepted in a step
+_NO_DRAFTS = 0.05  # accepted drafts per step
 _MIN_POSITIONS = 4
 _RARELY = 0.01
 
 
 class SpeculationTotals(NamedTuple):
-    """Drafts of all lines together: tokens drafted and accepted, steps, and accepted drafts by position."""
+    """Sums over all speculation lines: drafted and accepted tokens, steps, and accepted tokens by position."""
 
     drafted: float = 0
     accepted: float = 0
@@ -30,7 +30,7 @@ class SpeculationTotals(NamedTuple):
     positions: tuple[float, ...] = ()
 
     def add(self, logged: SpeculationLogged) -> SpeculationTotals:
-        """Return the totals with another line; a line without positions tells no steps."""
+        """Return the totals with another line; the steps of a line without positions are unknown and not counted."""
         steps = logged.drafted / len(logged.per_position) if logged.per_position else 0.0
         accepted = (share * steps for share in logged.per_position)
         return SpeculationTotals(
@@ -42,35 +42,35 @@ class SpeculationTotals(NamedTuple):
 
     @property
     def accepts_nothing(self) -> bool:
-        """Whether hardly any draft was accepted, of enough of them to tell."""
+        """Whether hardly any draft was accepted, over enough steps to tell."""
         return self.steps >= _MIN_STEPS and self.accepted < _NO_DRAFTS * self.steps
 
     @property
     def useful_drafts(self) -> int | None:
-        """How many drafts per step are worth their cost, where the later half of them hardly ever is; else None."""
+        """The drafts per step worth their cost, if the later half is hardly ever accepted; else None."""
         shares = [accepted / self.steps for accepted in self.positions] if self.steps >= _MIN_STEPS else []
         later = shares[len(shares) // 2 :]
         hardly = _RARELY if self.steps >= MIN_STEPS else 0.0
         if len(shares) < _MIN_POSITIONS or sum(later) / len(later) > hardly or shares[1] >= 1:
-            return None  # a server whose acceptance is synthetic always takes the first drafts, a real one never
+            return None  # synthetic acceptance always takes the first drafts, real acceptance never does
         advice = advise_draft_length(shares, self.steps, _MIN_STEPS)
         return advice.suggested if advice and advice.suggested <= len(shares) // 2 else None
 
     def describe_positions(self) -> str:
-        """Return the share of steps in which the draft at each position was accepted."""
+        """Return the share of steps in which each draft position was accepted, as text."""
         return " ".join(format_percent(accepted / self.steps) for accepted in self.positions)
 
 
-# Fewer steps tell too little: at 200 a share of 2 % is known to about one.
+# Fewer steps are too few: at 200 a share of 2 % is known to about one percentage point.
 MIN_STEPS = 200
-# A position is useful when it gives so much more tokens per step than those before it do.
+# A position is useful if it adds at least this share to the tokens per step before it.
 MIN_GAIN = 0.02
 _MAX_SPEEDS = 10
 _MIN_PUBLISHED_STEPS = 100
 
 
 class DraftAdvice(NamedTuple):
-    """The first useless draft position (from 1; None when all are useful), and how many tokens to draft instead."""
+    """The first useless draft position (from 1; None if all are useful), and how many tokens to draft instead."""
 
     first_useless: int | None
     suggested: int
@@ -79,11 +79,11 @@ class DraftAdvice(NamedTuple):
 def advise_draft_length(
     shares: Sequence[float | None], steps: float, min_steps: float = MIN_STEPS
 ) -> DraftAdvice | None:
-    """Return how many tokens to draft, by the `shares` of `steps` in which each position was accepted.
+    """Return how many tokens to draft, from the `shares` of `steps` in which each position was accepted.
 
-    Position p adds shares[p] tokens to a step that gives 1 + the shares before it, the bonus token included. Under
-    `MIN_GAIN` of those, verifying it costs at least as much in every model that was measured. None for too few steps,
-    and where a position is unknown before one that is useless.
+    Position p adds shares[p] tokens to a step of 1 (the bonus token) + the shares before it. If it adds less than
+    `MIN_GAIN` of that, verifying it cost at least as much in every model measured. Return None for too few steps, or if
+    an unknown position precedes the first useless one.
     """
     if not shares or steps < min_steps:
         return None
@@ -109,12 +109,12 @@ class PublishedComparison(NamedTuple):
 
 
 def choose_published_figures(published: Sequence[ExpectedFigures], *, speculative: bool) -> ExpectedFigures | None:
-    """Return the nearest published figures that a running server can be compared with."""
+    """Return the first of `published` (the nearest first) that a running server can be compared with."""
     return next((figures for figures in published if list_published_ranges(figures, speculative=speculative)), None)
 
 
 def list_published_ranges(figures: PublishedFigures, *, speculative: bool) -> list[tuple[str, tuple[float, float]]]:
-    """Return the published ranges of what a running server is compared by; without speculation it is the speed."""
+    """Return the published ranges of the figures to compare; without speculation only the speed."""
     ranges = (
         ("tok/s", (figures.tok_s if speculative else figures.baseline_tok_s) if figures.streams in {None, 1} else None),
         ("AL", figures.acceptance_length if speculative else None),
@@ -128,7 +128,7 @@ def compare_with_published(
 ) -> list[PublishedComparison]:
     """Compare the figures of a run with published ones, the speed first.
 
-    The speed is the median of the last ten requests that ended one at a time, as published speeds are of one stream.
+    The speed is the median of the last ten requests that ended one at a time: published speeds are of one stream.
     """
     speeds = [r.tok_s for r in finished if r.tok_s and r.averaged_over == 1 and not r.failed][-_MAX_SPEEDS:]
     enough = rates if rates and rates.steps >= _MIN_PUBLISHED_STEPS else None
@@ -145,7 +145,7 @@ def compare_with_published(
 
 
 def _position_in_range(value: float, low: float, high: float) -> str:
-    """Return where a value lies relative to a range, with a twentieth of leeway: published figures are rounded."""
+    """Return where a value lies relative to a range, with 5 % tolerance, since published figures are rounded."""
     if value < low * 0.95:
         return "below"
     return "above" if value > high * 1.05 else "within"

@@ -1,4 +1,4 @@
-"""The start of one server, folded from its events, and whether a silent one works or has stalled. Pure."""
+"""The start of one server, folded from its events, and whether a silent start works or has stalled. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_FACTS_PER_NAME = 4
 
 
 class PhaseSpan(NamedTuple):
-    """A phase of a start: when it first began, its seconds in total so far, and whether it is finished."""
+    """A phase of a start: when it first began, its total seconds so far, and whether it is finished."""
 
     phase: Phase
     began: float
@@ -45,27 +45,27 @@ class Startup:
     progress_bars: dict[tuple[Phase, str], Progressed] = field(default_factory=dict)
     """The latest state of each progress bar, by phase and label."""
     facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the server uses, in its own words: attention backend, sampler, model runner …"""
+    """What the log says that the server uses, by name: attention backend, sampler, model runner …"""
     compiled: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    """The seconds of each step of torch.compile by part of the model; None when the log does not say."""
+    """The seconds of each torch.compile step, by part of the model; None if the log does not say."""
     activities: deque[Activity] = field(default_factory=lambda: deque(maxlen=_MAX_ACTIVITIES))
     """The latest samples of CPU time, disk bytes and log size."""
     healthy_at: float | None = None
     """When /health first answered 200."""
     first_request: RequestDone | None = None
-    """The first request that succeeded, or until then the last one that failed."""
+    """The first request that succeeded; until then the last one that failed."""
     greedy_request: RequestDone | None = None
-    """The last greedy request before it; None where none was sent."""
+    """The last greedy request before the first request; None if none was sent."""
     long_seconds: float = 0.0
-    """What the longer prompts between the two took."""
+    """The total seconds of the longer prompts sent between the two."""
 
     @property
     def samplers(self) -> tuple[str, ...]:
-        """What the server says that it samples with; nothing where that is PyTorch."""
+        """The samplers that the log names; empty for PyTorch's."""
         return self.facts.get("sampler", ())
 
     def apply(self, event: AnyEvent) -> None:
-        """Update the start by one event; events of other kinds change nothing."""
+        """Update the start by one event; unrelated events are ignored."""
         match event:
             case PhaseStarted():
                 self.phase_changes.append(event)
@@ -97,7 +97,7 @@ class Startup:
 
     @property
     def phase(self) -> Phase | None:
-        """The phase that was entered last, or None before the launch."""
+        """The phase that was entered last; None before the launch."""
         return self.phase_changes[-1].phase if self.phase_changes else None
 
     @property
@@ -109,7 +109,7 @@ class Startup:
     def ready_at(self) -> float | None:
         """When the server was up and had generated once, or None.
 
-        Counted as the time of being up and the first requests' own seconds, since those may have been sent later.
+        Computed as `up_at` plus the first requests' own seconds, since they may have been sent later.
         """
         if self.up_at is None or self.first_request is None or self.first_request.error:
             return None
@@ -117,12 +117,12 @@ class Startup:
 
     @property
     def warm_up_seconds(self) -> float:
-        """What the requests before the first one took."""
+        """The total seconds of the warm-up requests before the first request."""
         return (self.greedy_request.total if self.greedy_request else 0.0) + self.long_seconds
 
     @property
     def cache(self) -> str:
-        """What torch.compile found: `cached`, `partly cached`, `recompiled`, `cold`; empty while that is unknown."""
+        """The state of torch.compile's cache: `cached`, `partly cached`, `recompiled`, `cold`; empty while unknown."""
         steps = {step for part in self.compiled.values() for step in part}
         if "again" in steps:
             return "recompiled"
@@ -131,9 +131,9 @@ class Startup:
         return "cold" if steps & {"inductor", "saved"} else ""
 
     def spans(self, now: float, ended: float | None = None) -> list[PhaseSpan]:
-        """Return the phases in the order they first occurred, unattributed time last.
+        """Return the phases in order of first occurrence, unattributed time last.
 
-        The last one lasts until the server is up, until it `ended`, or until `now`.
+        The last phase lasts until the server is up, until it `ended`, or until `now`.
         """
         last_end = self.up_at if self.up_at is not None else ended
         changes = [change for change in self.phase_changes if change.phase is not Phase.UP]
@@ -147,9 +147,9 @@ class Startup:
         return sorted(spans.values(), key=lambda span: span.phase is Phase.UNATTRIBUTED)
 
 
-QUIET_SECONDS = 15.0  # seconds without a line that are reported
-STALL_SECONDS = 30.0  # ... with a warning, unless the processes work or such a start was as quiet before
-_SAMPLE_MAX_AGE = 10.0  # seconds; an older sample says nothing about now
+QUIET_SECONDS = 15.0  # a silence of this length is reported
+STALL_SECONDS = 30.0  # ... with a warning, unless the processes work or the phase usually takes as long
+_SAMPLE_MAX_AGE = 10.0  # seconds; older samples are ignored
 _MIN_CORES = 0.1
 _MIN_DISK_RATE = 1e6  # bytes per second
 
@@ -178,11 +178,11 @@ _LIKELY_CAUSE: dict[Phase, str] = {
 
 
 class Silence(NamedTuple):
-    """How long a start has logged nothing, and on what it works."""
+    """How long a start has logged nothing, and the work of its processes meanwhile."""
 
     seconds: float
     cores: float | None
-    """Cores in use; None where not measured, as `disk`, the bytes per second."""
+    """Cores in use; None if not measured, like `disk`, in bytes per second."""
     disk: float | None
     likely_cause: str
     warning: bool
@@ -190,13 +190,13 @@ class Silence(NamedTuple):
 
 
 def detect_silence(startup: Startup, last_line: float, now: float, usual: float | None = None) -> Silence | None:
-    """Return the silence since the last log line at `last_line`, or None while it is short.
+    """Return the silence since the last log line at `last_line`; None while it is short.
 
-    `usual` is how long the running phase took in earlier starts: until then there is no warning when the processes were
-    not measured.
+    `usual` is the duration of the running phase in earlier starts; if the processes were not measured, there is no
+    warning before it is over.
     """
     phase = startup.phase
-    # A server that answers logs nothing until it gets a request.
+    # A healthy server logs nothing until it gets a request.
     seconds = now - max(last_line, _log_growth_time(startup), startup.healthy_at or 0.0)
     if phase is None or seconds < QUIET_SECONDS or startup.ready_at is not None:
         return None
@@ -213,16 +213,16 @@ def detect_silence(startup: Startup, last_line: float, now: float, usual: float 
 
 
 def _log_growth_time(startup: Startup) -> float:
-    """Return when the log was last seen to grow; progress bars have no time stamp."""
+    """Return when the log was last seen to grow, if only by a progress bar, which has no time stamp."""
     return max((after.at for before, after in pairwise(startup.activities) if after.log > before.log), default=0.0)
 
 
 def _measure_work(startup: Startup, now: float) -> tuple[float | None, float | None]:
-    """Return the cores and the disk bytes per second in use over the last samples, or None when they are old."""
+    """Return the cores and disk bytes per second in use over the last samples; None if these are too old."""
     recent = [sample for sample in startup.activities if now - sample.at <= 2 * _SAMPLE_MAX_AGE]
     if len(recent) < 2 or now - recent[-1].at > _SAMPLE_MAX_AGE:
         return None, None
     first, last = recent[0], recent[-1]
     seconds = max(last.at - first.at, 1e-3)
-    # The sums of a process that exited are no longer counted.
+    # The sums fall when a process exits.
     return max(0.0, last.cpu - first.cpu) / seconds, max(0, last.disk - first.disk) / seconds

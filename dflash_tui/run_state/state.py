@@ -48,7 +48,7 @@ from dflash_tui.vllm_output.metrics import Rates, subtract_histograms
 MAX_REQUESTS = 500
 MAX_LINES = 5000
 _MAX_PROBLEMS = 100
-# The messages of this many processes may be mixed line by line.
+# Messages of this many processes may be interleaved line by line.
 _MIXED = 16
 T = TypeVar("T", bound=Timestamped)
 
@@ -70,20 +70,20 @@ class RunState:
     progress: Progressed | None = None
     """The progress bar of the running phase, if there is one."""
     log_figures: dict[str, Stated] = field(default_factory=dict)
-    """The figures that the log states, such as the size of the KV cache, by name; the first of each."""
+    """The first value of each figure in the log, such as the size of the KV cache, by name."""
     initialized: EngineInitialized | None = None
     logged_speculation: SpeculationLogged | None = None
-    """The last of the log's lines about speculation: the only source where /metrics cannot be read."""
+    """The log's last speculation line: the only source if /metrics cannot be read."""
     speculation_totals: SpeculationTotals = field(default_factory=SpeculationTotals)
-    """The sums of those lines."""
+    """The sums over all speculation lines."""
     loads: ThinnedSeries[LoadLogged] = field(default_factory=ThinnedSeries)
     """The log's lines about running and waiting requests."""
     health: Health = Health.STARTING
-    """What /health and the first request said last."""
+    """The last result of /health and the first request."""
     health_detail: str = ""
-    """Why the server is unhealthy, or why its counters cannot be read; else empty."""
+    """Why the server is unhealthy or its counters cannot be read; else empty."""
     health_at: float = 0.0
-    """When the health changed last."""
+    """When the health last changed."""
     warm_at: float | None = None
     """When the server first answered a request."""
     readings: CounterSeries = field(default_factory=CounterSeries)
@@ -91,33 +91,33 @@ class RunState:
     memory: ThinnedSeries[MemorySampled] = field(default_factory=ThinnedSeries)
     gpus: ThinnedSeries[GpusSampled] = field(default_factory=ThinnedSeries)
     processors: ThinnedSeries[ProcessorsSampled] = field(default_factory=ThinnedSeries)
-    """The processors that it keeps busy, where it has no GPU."""
+    """The server's CPU use, if it has no GPU."""
     suspended: Suspended | None = None
-    """The processes that a signal has suspended; with no pids when none is any more."""
+    """The suspended processes; without pids once all of them run again."""
     ranks: dict[int, RankSampled] = field(default_factory=dict)
-    """The last sample of each rank on another host, by its number."""
+    """The last sample of each rank on another host, by rank number."""
     rank_samples: dict[int, ThinnedSeries[RankSampled]] = field(default_factory=dict)
     first_answer: AnswerHeld | None = None
-    """What the first greedy answer of a server over several hosts says of its weights."""
+    """The check of the weights by the first greedy answer, for a server over several hosts."""
     finished: FinishedLog = field(default_factory=FinishedLog)
-    """The finished requests, those of other clients included."""
+    """The finished requests, including those of other clients."""
     requests: deque[RequestDone] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
     """The last requests that dflash-tui sent."""
     lines: deque[LogLine] = field(default_factory=lambda: deque(maxlen=MAX_LINES))
     """The last lines of the log."""
     line_count: int = 0
-    """How many lines the log has had."""
+    """The number of lines that the log has had."""
     problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=_MAX_PROBLEMS))
-    """The errors in the log that may explain a failure, without mere symptoms."""
+    """The errors in the log that may explain a failure, without symptoms."""
     stopping: bool = False
     """Whether the server was asked to stop."""
     exit: Exited | None = None
     """How the server exited; None while it runs."""
     autopsy: Autopsy | None = None
-    """What the kernel's log says about an exit that was not asked for."""
+    """What the kernel logged about an exit that was not requested."""
 
     def apply_all(self, events: Sequence[AnyEvent]) -> None:
-        """Update the state by events in their order, which for the lines of a log takes a third of the time."""
+        """Update the state by events; log lines are added first and in bulk, in a third of the time."""
         lines = [event for event in events if type(event) is LogLine]
         self._add_lines(lines)
         if len(lines) < len(events):
@@ -182,7 +182,7 @@ class RunState:
                 self.requests.append(event)
                 self.finished.add_request(event)
             case Stopping():
-                self.stopping = self.stopping or self.exit is None  # what a failed server left may be stopped later
+                self.stopping = self.stopping or self.exit is None  # leftovers of a failed server may be stopped later
             case Exited(code=code):
                 if self.exit is None or (self.exit.code is None and code is not None):
                     self.exit = event
@@ -193,7 +193,7 @@ class RunState:
         self.startup.apply(event)
 
     def _apply_problem(self, event: Problem) -> None:
-        """Keep a problem: a start fails by its first one, a server by its last ones; a failing one repeats symptoms."""
+        """Keep a problem unless it is a symptom: the first ones explain a failed start, the last ones a later exit."""
         newest = range(len(self.problems) - 1, max(-1, len(self.problems) - 1 - _MIXED), -1)
         for place in newest:
             if (shorter := self.problems[place]).process == event.process:
@@ -221,7 +221,7 @@ class RunState:
 
     @property
     def time_to_ready(self) -> float | None:
-        """Seconds from launch to up by the log's stamps (so to about one second) and of the first request, or None."""
+        """Seconds from launch to up (by the log's stamps, to about 1 s) plus the first request's, or None."""
         return None if self.ready_at is None or self.launched is None else self.ready_at - self.launched.at
 
     @property
@@ -233,8 +233,8 @@ class RunState:
     def status(self) -> str:
         """One word: preparing, starting, running, up, healthy, warm, unhealthy, stopping, stopped, lost or failed.
 
-        `up` is what the log says before the server was asked; only `warm` is ready. `failed` is an exit without a
-        request to stop, `lost` one of an earlier boot of the machine. A rank but the first is `running`.
+        `up` means that the log says so, but /health has not answered yet; only `warm` is ready. `failed` is an exit
+        without a request to stop, `lost` one by a reboot of the machine. Ranks other than rank 0 are `running`.
         """
         if self.exit is not None:
             return "stopped" if self.stopping else "lost" if self.exit.lost else "failed"
@@ -250,7 +250,7 @@ class RunState:
 
     @property
     def drafts(self) -> SpeculationTotals:
-        """What was drafted and accepted since the start, by the counters, else by the lines of the log."""
+        """Drafted and accepted tokens since the start, by the counters, else by the log."""
         last = self.readings[-1].counters if self.readings else None
         if last is None or not last.steps or last.proposed is None or last.accepted is None:
             return self.speculation_totals
@@ -258,29 +258,29 @@ class RunState:
         return SpeculationTotals(last.proposed, last.accepted, last.steps, positions)
 
     def spans(self, now: float) -> list[PhaseSpan]:
-        """Return the start-up phases in the order they first occurred, the last one still running unless over."""
+        """Return the phases of the start in order of first occurrence; the last one runs until the start is over."""
         return self.startup.spans(now, self.exit.at if self.exit else None)
 
     def window(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the last `seconds` before `now`, or None when nothing is known of them."""
+        """Return the rates over the `seconds` before `now`, or None if they are unknown."""
         return self.readings.window(seconds, now)
 
     def mean(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the last `seconds` as far as they were recorded, as a chart of them shows."""
+        """Return the rates over the recorded part of the last `seconds`, as a chart shows them."""
         return self.readings.mean(seconds, now)
 
     def ttft(self, seconds: float, now: float) -> Histogram | None:
-        """Return the times to the first token, in seconds, of the last `seconds`; None without any."""
+        """Return the TTFTs, in seconds, of the last `seconds`; None if there are none."""
         edges = self._window_edges(seconds, now)
         return subtract_histograms(edges[0].ttft, edges[1].ttft) if edges else None
 
     def tpot(self, seconds: float, now: float) -> Histogram | None:
-        """Return the seconds per token after the first of requests that finished in the last `seconds`."""
+        """Return the TPOTs, in seconds, of requests that finished in the last `seconds`; None if there are none."""
         edges = self._window_edges(seconds, now)
         return subtract_histograms(edges[0].tpot, edges[1].tpot) if edges else None
 
     def _window_edges(self, seconds: float, now: float) -> tuple[LatenciesSampled, LatenciesSampled] | None:
-        """Return the histograms at both ends of a window; what precedes the first sample is not counted."""
+        """Return the histograms at both ends of a window, which begins at the first sample at the earliest."""
         if not self.latencies:
             return None
         return self.latencies[max(0, self.latencies.count_until(now - seconds) - 1)], self.latencies[-1]
@@ -289,9 +289,9 @@ class RunState:
 def sample_series(
     samples: ThinnedSeries[T], now: float, span: float, columns: int, value: Callable[[T], float | None]
 ) -> list[float]:
-    """Return the values of samples at the ends of equal parts of the last `span` seconds; NaN where unknown.
+    """Return the samples' values at the ends of equal parts of the last `span` seconds; NaN where unknown.
 
-    A sample holds until the next one, which comes within `MAX_GAP` while the run is recorded.
+    A sample holds until the next one, which follows within `MAX_GAP` while the run is recorded.
     """
     numbers = []
     for at in bucket_ends(now, span, columns):

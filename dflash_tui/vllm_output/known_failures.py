@@ -1,7 +1,7 @@
-"""Known failures of a vLLM server: what identifies each, its cause and its fix. Pure.
+"""Known failures of a vLLM server: the signs, the cause and the fix of each. Pure.
 
-They are rows of `known_failures.yaml`, which explains its keys. The texts were read in the sources of vLLM 0.18 to
-0.33, torch, huggingface_hub and uvicorn, recorded, or posted by users.
+The table is `known_failures.yaml`, which explains its keys. Its messages come from the sources of vLLM 0.18 to 0.33,
+torch, huggingface_hub and uvicorn, from recorded runs, and from users' posts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TOKEN = re.compile(
 
 
 class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the message of an error says when a failure happens, with a message that says so."""
+    """A pattern that identifies a failure by its error message, with an example."""
 
     sign: str
-    """The pattern."""
+    """The regular expression."""
     line: str
-    """A message that it fits; with a frame, below a line of the traceback."""
+    """An example message that matches; with `frame`, it follows a matching traceback line."""
     frame: str = ""
-    """A pattern that a line of the traceback above the message has to fit; empty for any."""
+    """A pattern that a traceback line above the message must match; empty for any."""
 
     def __post_init__(self) -> None:
         if not all(list_plain_texts(self.sign)):
@@ -46,7 +46,7 @@ class Sign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def search(self, message: str, frames: tuple[str, ...] = ()) -> re.Match[str] | None:
-        """Return where the message, below these lines of its traceback, shows the sign, or None."""
+        """Return the match in the message; None if it or the traceback (`frames`) does not match."""
         if not any(text in message for text in list_plain_texts(self.sign)):
             return None
         match = _compile(self.sign).search(message)
@@ -62,12 +62,12 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 @cache
 def list_plain_texts(pattern: str) -> tuple[str, ...]:
-    """Return texts of which whatever fits a pattern contains one; an empty one where it need not contain any."""
+    """Return literal texts of which every match contains at least one; an empty text if a match may contain none."""
     return _list_texts(list(_TOKEN.finditer(pattern))[::-1])
 
 
 def _list_texts(tokens: list[re.Match[str]]) -> tuple[str, ...]:
-    """Return the same for the tokens up to the end of the group, which are taken from the end of the list."""
+    """Return the texts of one group; its tokens are popped from `tokens`, which are in reverse order."""
     texts: list[str] = []
     best: tuple[str, ...] = ("",)
     run = ""
@@ -78,7 +78,7 @@ def _list_texts(tokens: list[re.Match[str]]) -> tuple[str, ...]:
         if kind == "open":
             group = _list_texts(tokens)
             tokens.pop()
-            if text[-1] in "=!":  # what only looks ahead or back
+            if text[-1] in "=!":  # a lookahead or lookbehind
                 group = ("",)
         quantifier = tokens.pop()[0] if tokens and tokens[-1].lastgroup == "quantifier" else ""
         may_be_missing = quantifier[:1] in {"*", "?", "{"}
@@ -99,7 +99,7 @@ def _list_texts(tokens: list[re.Match[str]]) -> tuple[str, ...]:
 
 _FILE = Path(__file__).with_name("known_failures.yaml")
 _SHORT = 200
-# What is free now may be less in a moment.
+# Free memory may shrink before the next launch.
 _FREE_MARGIN = 0.98
 _LEAST_SHARE = 0.05
 _PINNED_ENGINE = "the engine that the recipe pins"
@@ -109,7 +109,7 @@ _EMPTY_PARTS = re.compile(r" ?\( ?s?\)|: (?=$|[.;,])|:$")
 
 
 class Role(StrEnum):
-    """What a failure explains, in the order in which rows are tried."""
+    """The role of a failure; rows are tried in this order of roles."""
 
     CAUSE = "cause"
     GENERAL = "general"
@@ -118,34 +118,34 @@ class Role(StrEnum):
 
 
 class Circumstances(NamedTuple):
-    """What is known of a server that failed; empty or None for what is not."""
+    """The circumstances of a failed server; empty or None where unknown."""
 
     release: str = ""
     hardware: Hardware | None = None
     phase: Phase | None = None
     has_recipe: bool = True
     eager: bool = False
-    """Whether it had `--enforce-eager` already."""
+    """Whether the server ran with `--enforce-eager`."""
 
     @property
     def engine(self) -> str:
-        """A vLLM that works, in words."""
+        """The vLLM to recommend, as text."""
         return _PINNED_ENGINE if self.has_recipe else _ANY_ENGINE
 
     @property
     def advice_values(self) -> dict[str, str]:
-        """What an advice may name in braces: a vLLM that works, and eager mode where that was not tried."""
+        """The values of an advice's placeholders: `engine`, and `eager`, which is empty if eager mode was on."""
         return {"engine": self.engine, "eager": "" if self.eager else _EAGER}
 
     def is_in(self, releases: str) -> bool:
-        """Whether the release is known and among `releases`, a requirement."""
+        """Whether the release is known and satisfies the requirement `releases`."""
         try:
             return SpecifierSet(releases).contains(self.release, prereleases=True)
-        except ValueError:  # not known
+        except ValueError:  # the release is unknown
             return False
 
     def fits(self, releases: str, hardware: tuple[Hardware, ...], phases: tuple[Phase, ...]) -> bool:
-        """Whether what is bound to these happens here; what is bound to something unknown does not."""
+        """Whether all given conditions hold; a condition on an unknown circumstance does not."""
         return (
             (not releases or self.is_in(releases))
             and (not hardware or self.hardware in hardware)
@@ -157,7 +157,7 @@ NOWHERE = Circumstances()
 
 
 class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A known failure: its signs, its cause and its fix, and where it happens."""
+    """A known failure: its signs, cause and fix, and the circumstances that it is limited to."""
 
     kind: str
     signs: tuple[Sign, ...]
@@ -181,7 +181,7 @@ class KnownFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FailureMatch(NamedTuple):
-    """A known failure found in the message of an error: cause and fix with the values that the message states."""
+    """A known failure found in an error message; cause and fix contain the message's values."""
 
     failure: KnownFailure
     cause: str
@@ -212,18 +212,18 @@ def load_known_failures() -> tuple[KnownFailure, ...]:
 
 
 def find_fixing_release(kind: str) -> str:
-    """Return the first release of vLLM that no longer fails like this; empty where no row says one."""
+    """Return the first vLLM release with the failure fixed; empty if the table names none."""
     return next((row.fixed_in for row in load_known_failures() if row.kind == kind and row.fixed_in), "")
 
 
 @cache
 def list_symptoms() -> frozenset[str]:
-    """Return the kinds that only say that something failed before; none of them is ever shown as a cause."""
+    """Return the kinds that merely follow an earlier failure and are never shown as a cause."""
     return frozenset(row.kind for row in load_known_failures() if row.role is Role.SYMPTOM)
 
 
 def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[KnownFailure, re.Match[str]]]:
-    """Yield the known failures that a message shows, below these lines of its traceback, wherever they happen."""
+    """Yield the known failures whose signs match a message and its traceback, in any circumstances."""
     for failure in load_known_failures():
         if match := next(filter(None, (sign.search(message, frames) for sign in failure.signs)), None):
             yield failure, match
@@ -232,14 +232,14 @@ def find_signs(message: str, frames: tuple[str, ...] = ()) -> Iterator[tuple[Kno
 # A failing server logs the same lines over and over; 512 of maximal length take 1 MB.
 @lru_cache(maxsize=512)
 def recognize_failure(message: str, frames: tuple[str, ...] = ()) -> str:
-    """Return the kind of the known failure that a message shows, or an empty string."""
+    """Return the kind of the first known failure that matches a message, or an empty string."""
     return next((failure.kind for failure, _ in find_signs(message, frames)), "")
 
 
 def explain_failure(
     message: str, frames: tuple[str, ...] = (), circumstances: Circumstances = NOWHERE
 ) -> FailureMatch | None:
-    """Return the known failure that a message shows, with its values filled in; None for an unknown one."""
+    """Return the known failure that matches a message, with the message's values filled in, or None."""
     for failure, match in find_signs(message, frames):
         if circumstances.fits(failure.releases, failure.hardware, failure.phases):
             log_values = {name: value for name, value in match.groupdict().items() if value is not None}
@@ -249,7 +249,7 @@ def explain_failure(
 
 
 def cut_after_sign(message: str) -> str:
-    """Return a long message up to where it has shown which failure it is; a short one as it is."""
+    """Cut a long message after the sign that identifies its failure; return a short one unchanged."""
     if len(message) <= _SHORT:
         return message
     end = next((match.end() for _, match in find_signs(message)), len(message))
@@ -259,8 +259,8 @@ def cut_after_sign(message: str) -> str:
 def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
     """Return the problem that explains a failed start, or None.
 
-    The first known cause, or what the same process adds at that moment to a general one; else what came first of errors
-    that are not known and known consequences; else an error without a message.
+    The first known cause wins; a general cause gives way to one that the same process logs within a second. Without a
+    cause, the first unknown error or known consequence wins, else an error without a message.
     """
     bare: Problem | None = None
     first: Problem | None = None
@@ -284,14 +284,14 @@ def find_root_cause(problems: Iterable[Problem]) -> Problem | None:
 
 
 def find_role(problem: Problem) -> Role | None:
-    """Return what a logged problem explains; None for an unknown one."""
+    """Return the role of a logged problem; None if the problem is unknown."""
     if not problem.kind:
         return None
     return next((failure.role for failure, _ in find_signs(problem.text, problem.frames)), None)
 
 
 def _compute_fitting_share(log_values: dict[str, str]) -> str:
-    """Return the share of the memory that is free, with a margin; `less` where the message does not state it."""
+    """Return the free share of the memory, less a margin; `less` if the message does not state it."""
     try:
         share = float(log_values["free"]) / float(log_values["total"])
     except (KeyError, ValueError, ZeroDivisionError):
@@ -300,7 +300,7 @@ def _compute_fitting_share(log_values: dict[str, str]) -> str:
 
 
 def _fill_in(words: str, failure: KnownFailure, log_values: dict[str, str], circumstances: Circumstances) -> str:
-    """Return words with the values that the message states; what stands around a value that it does not is left out."""
+    """Fill the message's values into a text; words around a missing value are removed."""
     if "{" not in words:
         return words
     names = {name for sign in failure.signs for name in re.findall(r"\(\?P<(\w+)>", sign.sign)}
@@ -347,5 +347,5 @@ _BENIGN = (
 
 
 def explain_benign_warning(text: str) -> str:
-    """Return why a warning is harmless; empty when it is not known to be."""
+    """Return why a warning is harmless; empty if it is not known to be harmless."""
     return next((why for words, why in _BENIGN if words in text), "")

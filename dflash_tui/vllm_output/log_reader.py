@@ -1,9 +1,8 @@
-"""Turn the log of `vllm serve` into events. Pure; holds for vLLM 0.20 to 0.33.
+"""Turn the log of `vllm serve` into events. Pure; for vLLM 0.20 to 0.33.
 
-Up to 0.30 a wrapper of stdout puts `(EngineCore pid=123)` before every line, later the log formatter does so
-and tracebacks and uvicorn's lines carry nothing. Progress bars end in a carriage return. Source files and
-line numbers in brackets change with every release and are never matched. The meaning of lines is in `log_facts` and
-`known_failures`.
+Up to 0.30 a wrapper of stdout puts `(EngineCore pid=123)` before every line. In later releases the log formatter does,
+so tracebacks and uvicorn's lines have no prefix. Progress bars end in a carriage return. Source files and line numbers
+in brackets change with every release and are never matched. `log_facts` and `known_failures` interpret the lines.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _FRAME = re.compile(r'^ {0,3}File [\'"*<‹].+')
 _SOURCE = re.compile(
     r"^ {4}|^\s*[\^~]+\s*$|^(?:raise|return|await|self\.|from|import|with|if|for|assert|yield)\b[^:]*[(.)=]"
 )
-# What torch adds to every error of CUDA, and the frames of its native code.
+# Lines that torch adds to every CUDA error, and the frames of its native code.
 _ADDED = re.compile(r"CUDA kernel errors might be|For debugging consider passing|Compile with `TORCH_USE_CUDA_DSA`|"
                     r"Search for `cuda|frame #\d+: |other API call, so the stacktrace|https?://\S+$|Process \S+:$|"
                     r"\[repeated \d+x")  # fmt: skip
@@ -51,7 +50,7 @@ _WARNING_OF_TORCH = re.compile(r"\[[DIW]\d{3,4} [\d:.]+ ")
 
 
 class _Place:
-    """Where one process is: the frames of its traceback, and the error whose message may go on."""
+    """The position of one process: the frames of its traceback, and the error whose message may continue."""
 
     __slots__ = ("frames", "ignored", "lines", "problem", "source")
 
@@ -64,9 +63,9 @@ class _Place:
 
 
 class ErrorReader:
-    """Reads the lines of one log that may tell of an error, and reports each error when its first line is there.
+    """Reads the lines of one log that may belong to an error, and returns each error at its first line.
 
-    Where a message goes on in the next line, the error is reported again with the longer text.
+    If a message continues on the next line, the error is returned again with the longer text.
     """
 
     def __init__(self) -> None:
@@ -74,17 +73,17 @@ class ErrorReader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether some process is within a traceback or a message."""
+        """Whether some process is inside a traceback or a message."""
         return bool(self._places)
 
     def end_message(self, process: str) -> None:
-        """Note that a process logs something else now."""
+        """End the message of a process, which logged something else."""
         self._places.pop(process, None)
 
     def read_line(self, process: str, source: str, body: str, at: float) -> tuple[Problem, ...]:
-        """Return the error that a line of a process shows, which a source file logged, or nothing."""
+        """Return the error in a line that a process logged from a source file, or nothing."""
         place = self._places.get(process)
-        if place and place.source != source:  # another record
+        if place and place.source != source:  # another log record
             self.end_message(process)
             place = None
         if body.startswith("    "):
@@ -122,7 +121,7 @@ class ErrorReader:
             self._enter(process, place.source, place)
             place.problem, place.lines = Problem(at, text, kind, process, frames), 1
             return (place.problem,)
-        if place.problem and (process or body[0] == " "):  # else anything may have written it
+        if place.problem and (process or body[0] == " "):  # else any program may have written the line
             return self._go_on(place, place.problem, text)
         self.end_message(process)
         return ()
@@ -135,7 +134,7 @@ class ErrorReader:
         return (place.problem,)
 
     def _enter(self, process: str, source: str, place: _Place | None = None) -> _Place:
-        """Put a process to a place, without one to a fresh one, and return it."""
+        """Set the place of a process to `place` or a new one, and return it; drop the oldest of too many."""
         self._places.pop(process, None)
         if len(self._places) >= _MOST_PROCESSES:
             self._places.pop(next(iter(self._places)))
@@ -144,9 +143,9 @@ class ErrorReader:
 
 
 _BUFFER_LIMIT = 1 << 20
-_CONTROLS = bytes({*range(32), 127} - {10})  # but the end of a line
+_CONTROLS = bytes({*range(32), 127} - {10})  # all but the line end
 _PROCESS = r"(?:\(((?:[^()]* )?pid=\d+[^()]*)\) ?)"
-# Level, stamp and file of vLLM's own lines, only a level of uvicorn's. Every line passes through it.
+# Level, stamp and file of vLLM's own lines, or only the level of uvicorn's. It is matched against every line.
 _PREFIX = re.compile(
     rf"{_PROCESS}*+(?:\[(rank\d+)\]: ?)?(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:: +| (\d\d-\d\d [\d:]{{8}}) "
     rf"\[?([^\]: ]+):\d+\]\s?))?{_PROCESS}?"
@@ -159,9 +158,9 @@ _SPECULATION = "SpecDecoding"
 class LogReader:
     """Turns the bytes of one server log into events, in order; the same bytes always give the same events.
 
-    Lines get their time from vLLM's own stamps (whole seconds, local time, no year); a line without a stamp
-    has the time of the line before it. `started_at` (seconds since the epoch) is the launch, `utc_offset` the
-    seconds that local time was ahead of UTC then. Lines are clean.
+    Lines have the time of vLLM's own stamps (whole seconds, local time, no year); a line without a stamp has the time
+    of the line before it. `started_at` is the launch in seconds since the epoch, `utc_offset` the seconds that local
+    time was ahead of UTC then. The text of lines is sanitised.
     """
 
     def __init__(self, started_at: float, utc_offset: float) -> None:
@@ -175,11 +174,11 @@ class LogReader:
         """Return the events of the lines that `chunk` completes."""
         events: list[AnyEvent] = []
         data = (self._unfinished_line + chunk).replace(b"\r", b"\n")
-        if self._is_overlong:  # only the beginning of such a line is read
+        if self._is_overlong:  # only the beginning of an overlong line is read
             _, end, data = data.partition(b"\n")
             self._is_overlong = not end
         whole, _, self._unfinished_line = data.rpartition(b"\n")
-        # Most pieces are plain ASCII, which is seen at once; in others each line is looked at.
+        # Most chunks are plain ASCII, which one check shows; in others each line is checked.
         self._is_plain = whole.isascii() and len(whole.translate(None, _CONTROLS)) == len(whole)
         lines = whole.decode(errors="replace").split("\n")
         if len(self._unfinished_line) > _BUFFER_LIMIT:
@@ -192,7 +191,7 @@ class LogReader:
         return events
 
     def feed_line(self, raw: str, at: float | None = None) -> list[AnyEvent]:
-        """Return the events of one line; `at` overrides the time stamp of the line."""
+        """Return the events of one line; `at` overrides its time stamp."""
         events: list[AnyEvent] = []
         self._begin_import(events)
         self._is_plain = False
@@ -216,7 +215,7 @@ class LogReader:
         assert prefix is not None  # noqa: S101 - every part of it is optional
         process, rank, level, stamp, source, process_after = prefix.groups("")
         process = process_after or process or rank
-        # Thousands of lines are kept, and they have a few levels and files: one copy of each.
+        # Interned, as thousands of lines are kept with few different levels and files.
         level, source = sys.intern(level), sys.intern(source)
         body = text[prefix.end() :].rstrip()
         if not body:
@@ -225,14 +224,14 @@ class LogReader:
             return
         if at is not None:
             self._at = at
-        elif stamp and stamp != self._stamp:  # most lines come in the same second as the one before
+        elif stamp and stamp != self._stamp:  # most lines have the stamp of the line before
             self._stamp = stamp
             self._at = max(self._at, self._parse_stamp(stamp))
         if not self._is_up:
             self._read_startup_line(body, level, source, events)
         else:
             events.append(LogLine(self._at, body, level, source))
-        if body.startswith(_SPECULATION):  # of a part of a log, too, that begins after the start
+        if body.startswith(_SPECULATION):  # even before `up`: a partial log may begin after the start
             events.extend(parse_speculation(body, self._at))
         elif "Avg prompt throughput" in body and (load := parse_load(body, self._at)):
             events.append(load)
@@ -242,7 +241,7 @@ class LogReader:
             self._errors.end_message(process)
 
     def _read_startup_line(self, body: str, level: str, source: str, events: list[AnyEvent]) -> None:
-        """Append the events of a line while the server starts; a progress bar is logged only when it is complete."""
+        """Append the events of a line of the start; a progress bar is logged only once it is complete."""
         if phase := self._phases.read_line(body):
             events.append(PhaseStarted(self._at, phase))
             self._is_up = self._phases.up
@@ -257,7 +256,7 @@ class LogReader:
             events.extend(self._facts.read_line(body, self._at, self._phases.phase))
 
     def _parse_stamp(self, stamp: str) -> float:
-        """Return the time of `MM-DD HH:MM:SS`; it has no year, so the one that is nearest to the line before."""
+        """Return the time of a stamp `MM-DD HH:MM:SS`, in the year that brings it nearest to the line before."""
         year = time.gmtime(self._at + self._offset).tm_year
         try:
             hour, minute, second = int(stamp[6:8]), int(stamp[9:11]), int(stamp[12:14])
@@ -272,9 +271,9 @@ class LogReader:
 
 @lru_cache(maxsize=64)
 def _list_midnights(day: str, year: int) -> tuple[float, ...]:
-    """Return when a day, `MM-DD`, begins in UTC in the years around a year that have it."""
+    """Return when the day `MM-DD` begins in UTC, in the year and the years beside it that have that day."""
     midnights = []
     for candidate in (year - 1, year, year + 1):
-        with contextlib.suppress(ValueError):  # the 29th of February
+        with contextlib.suppress(ValueError):  # 29 February
             midnights.append(datetime(candidate, int(day[:2]), int(day[3:]), tzinfo=UTC).timestamp())
     return tuple(midnights)

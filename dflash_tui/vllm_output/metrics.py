@@ -14,25 +14,25 @@ from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import LEAST_STEPS, MOST, MOST_BUCKETS, MOST_POSITIONS, Counters, Histogram
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)(?:[ \t]*(\{)|[ \t])")
-# Nothing in here can match in two ways, so that a label that is none is given up after one look at each character.
+# Unambiguous, so a malformed label is rejected after one look at each character.
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(,?)')
 _LABELS_END = re.compile(r"[ \t]*\}")
 
 
 class Sample(NamedTuple):
-    """One sample: the name of its series, its labels and its value."""
+    """A Prometheus sample: the name of its series, its labels and its value."""
 
     name: str
     labels: dict[str, str]
-    """The labels as they are written: a backslash in a value still stands for what follows it."""
+    """The labels as written: a backslash in a value still escapes the next character."""
     value: float
 
 
 def parse_sample(line: str) -> Sample | None:
-    """Return the sample that `line` holds; None when it is none, as a comment or half a line. Timestamps are dropped.
+    """Return the sample in `line`; None for a comment or a malformed line. Timestamps are dropped.
 
-    A line is taken as the format has it, while prometheus_client, which the tests compare this with, is laxer:
-    it takes a name among the labels, too, and commas before them.
+    This is stricter than prometheus_client, which the tests compare it with: that also accepts a name among the labels,
+    and commas before them.
     """
     if (start := _NAME.match(line)) is None:
         return None
@@ -57,9 +57,9 @@ def parse_sample(line: str) -> Sample | None:
 
 
 class Quantile(NamedTuple):
-    """A quantile in the unit of the histogram: an estimate, and the bounds of the bucket that it certainly lies in.
+    """An estimated quantile in the unit of the histogram, and the bounds of its bucket.
 
-    `high` is None, and the estimate `low`, when it lies above the last bound.
+    Above the last bound `high` is None, and the estimate is `low`.
     """
 
     value: float
@@ -68,7 +68,7 @@ class Quantile(NamedTuple):
 
 
 def subtract_histograms(before: Histogram | None, after: Histogram | None) -> Histogram | None:
-    """Return the values added between two readings; None for none, or when the readings are of different servers."""
+    """Return the values added between two readings; None if there are none or the servers differ."""
     if before is None or after is None or before.bounds != after.bounds:
         return None
     counts = tuple(b - a for a, b in zip(before.counts, after.counts, strict=True))
@@ -80,7 +80,7 @@ def subtract_histograms(before: Histogram | None, after: Histogram | None) -> Hi
 def estimate_quantile(histogram: Histogram, share: float) -> Quantile | None:
     """Return the value that `share` (0 to 1) of all values do not exceed; None for an empty histogram.
 
-    Inside a bucket values are taken as spread evenly, as Prometheus' histogram_quantile does.
+    It interpolates linearly inside a bucket, as Prometheus' histogram_quantile does.
     """
     count = sum(histogram.counts)
     if count <= 0:
@@ -124,28 +124,28 @@ _TPOT = "vllm:request_time_per_output_token_seconds_"
 _CACHE_CONFIG = "vllm:cache_config_info"
 _BUCKETS = {f"{family}bucket": family for family in (_TTFT, _TPOT)}
 _SUMS = (f"{_TTFT}sum", f"{_TPOT}sum")
-# What a relevant line begins with; names of other families may begin like this, too.
+# Prefixes of the relevant lines; the names of other families may share them.
 LINE_PREFIXES = tuple(
     name.encode() for name in (*_COUNTERS, _PER_POSITION, _KV_USAGE, _CACHE_CONFIG, *_BUCKETS, *_SUMS)
 )
 # The longest line of a real server has 831 bytes; its labels hold a model's name, which may be a path.
 _LONGEST_LINE = 8 << 10
-# The numbers of all series are added up, since a server may name them in any order, and hundreds of thousands of them.
+# The modulus of the sum that identifies the series: their order may change, and there may be hundreds of thousands.
 _SERIES_NUMBERS = 1 << 32
 
 
 class Scrape(NamedTuple):
-    """The values of one /metrics body; the histograms are None where it has none."""
+    """The values of one /metrics body; a histogram is None if the body lacks it."""
 
     counters: Counters
     ttft: Histogram | None = None
     tpot: Histogram | None = None
     prefix_cache: str = ""
-    """Whether it has a prefix cache, `True` or `False`; empty where it does not tell."""
+    """Whether the prefix cache is on: `True` or `False`, empty if not reported."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The rates of a time window, from the difference of two readings of the counters."""
+    """The rates of a time window, from two readings of the counters."""
 
     seconds: float
     """The length of the window."""
@@ -160,20 +160,19 @@ class Rates(msgspec.Struct, frozen=True):
     acceptance_length: float | None = None
     """1 + accepted / steps (the bonus token counts); None without a step."""
     per_position: tuple[float | None, ...] = ()
-    """The share of steps whose draft token at each position was accepted; None where the server did not tell it."""
+    """The share of steps in which each draft position was accepted; None if not reported."""
     prefill_s: float | None = None
     """Prompt tokens per second, cached ones included."""
     preemptions: float | None = 0.0
-    """The number of preempted requests; None where the server does not tell it."""
+    """The number of preemptions; None if not reported."""
     prefix_hit: float | None = None
-    """The share of prompt tokens that the prefix cache had; None when it was not queried."""
+    """The share of prompt tokens found in the prefix cache; None if it was not queried."""
 
 
 class MetricsReader:
-    """Adds up a /metrics body that comes in pieces, over engines (`kv_usage`: the fullest engine's).
+    """Sums a /metrics body, fed in pieces, over all engines; `kv_usage` is the fullest engine's.
 
-    Only the lines of the families used here are parsed. What is kept of a body, and what its parsing costs for each
-    byte, has a bound, whatever a server sends.
+    Only the families used here are parsed. Memory, and time per byte, are bounded whatever the server sends.
     """
 
     def __init__(self) -> None:
@@ -186,12 +185,12 @@ class MetricsReader:
         self._prefix_cache = ""
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the body."""
+        """Add the next piece of the body."""
         for line in self._lines.feed(data):
             self._take(line)
 
     def result(self) -> Scrape | None:
-        """Return the values at the end of the body; None without a counter of generated tokens, as vLLM has one."""
+        """Return the values of the whole body; None if it lacks vLLM's counter of generated tokens."""
         self._take(self._lines.unfinished_line)
         sums = {name: value for name, value in self._sums.items() if value <= MOST}
         if "generated" not in sums:
@@ -213,7 +212,7 @@ class MetricsReader:
         return Scrape(counters, ttft, tpot, self._prefix_cache)
 
     def _take(self, line: bytes) -> None:
-        """Take one line; malformed ones and impossible values are passed over."""
+        """Add one line; malformed lines and impossible values are ignored."""
         if not line.startswith(LINE_PREFIXES):
             return
         sample = parse_sample(line.decode(errors="replace"))
@@ -241,7 +240,7 @@ class MetricsReader:
 
 
 def _number_labels(labels: dict[str, str]) -> int:
-    """Return a number for a set of labels, the same in each process, in whichever order they come."""
+    """Return a hash of labels that depends neither on their order nor on the process."""
     return zlib.crc32(repr(sorted(labels.items())).encode())
 
 
@@ -260,7 +259,7 @@ def _parse_bound(labels: dict[str, str]) -> float | None:
 
 
 def _build_histogram(cumulative: dict[float, float], total: float) -> Histogram | None:
-    """Return the histogram of cumulative counts by upper bound; None without any, of too many, or when they fall."""
+    """Return the histogram of cumulative counts by upper bound; None if they lack +Inf, are too many, or fall."""
     if math.inf not in cumulative or len(cumulative) > MOST_BUCKETS:
         return None
     bounds = sorted(cumulative)
@@ -271,8 +270,8 @@ def _build_histogram(cumulative: dict[float, float], total: float) -> Histogram 
 def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | None:
     """Return the rates between two readings `seconds` apart.
 
-    Returns None when no time passed, a counter fell (another server answered on the port), or an engine came or went:
-    all that it had counted by then would be growth. What no server can have counted is None.
+    Return None if no time passed, a counter fell (another server answered on the port), or an engine came or went: its
+    whole count would look like growth. An impossible figure, such as more accepted than proposed tokens, is None.
     """
     generated = after.generated - before.generated
     if seconds <= 0 or generated < 0 or not before.is_of_same_series(after):
@@ -305,9 +304,9 @@ def compute_rates(before: Counters, after: Counters, seconds: float) -> Rates | 
 
 
 def _compute_share(part: float | None, whole: float | None) -> float | None:
-    """Return which share of the whole a part is; None where it is not known, more than all, or the whole is nothing.
+    """Return part / whole; None if either is unknown, the part exceeds the whole, or the whole is zero.
 
-    All of it is 1, also where the edges of a window are interpolated.
+    A share within rounding of 1 is 1, since the edges of a window are interpolated.
     """
     if part is None or whole is None or whole < LEAST_STEPS or _exceeds(part, whole):
         return None
@@ -315,10 +314,10 @@ def _compute_share(part: float | None, whole: float | None) -> float | None:
 
 
 def _exceeds(part: float, whole: float) -> bool:
-    """Whether a part is larger than its whole, by more than comes of the interpolation at a window's edges."""
+    """Whether a part exceeds its whole by more than interpolation at a window's edges explains."""
     return part > whole and not math.isclose(part, whole, abs_tol=LEAST_STEPS)
 
 
 def subtract(after: float | None, before: float | None) -> float | None:
-    """Return what a counter grew by; None where it was not told both times: what it had grown to is no growth."""
+    """Return the growth of a counter; None if either value is unknown, since a total is not growth."""
     return None if after is None or before is None else after - before
