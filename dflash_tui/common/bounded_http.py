@@ -1,4 +1,4 @@
-"""GET requests with a limit of size and time, since anybody may listen on a port."""
+"""GET requests with limits of size and time, since any program may listen on a port."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # imported with httpx, where something is asked
+if TYPE_CHECKING:  # imported with httpx when a request is made
     from http.cookiejar import CookieJar
 
     import httpx
 
-# The /metrics of a real server are some 100 kB, of eight engines under one port less than 1 MB.
+# A server's /metrics is about 100 kB, with eight engines behind one port less than 1 MB.
 BODY_LIMIT = 4 << 20
 WHOLE = 10.0
-# Nothing packed: a small answer could unpack to a large one.
+# No compression: a small answer could expand to a large one.
 PLAIN = {"Accept-Encoding": "identity"}
 
 
 def list_failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what a request without an answer raises, and `others`, for an `except`.
+    """Return the exceptions of a request without an answer, and `others`, for an `except`.
 
-    httpx does not wrap the error of a TLS record that is broken after the handshake.
+    httpx does not wrap the error of a TLS record that breaks after the handshake.
     """
     import httpx
 
@@ -32,7 +32,7 @@ def list_failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 class BadResponse(Exception):
-    """The answer is too large or has an error status; `status` is its HTTP status."""
+    """The answer is too large or has the HTTP error status `status`."""
 
     def __init__(self, what: str, status: int = 200) -> None:
         super().__init__(what)
@@ -40,12 +40,12 @@ class BadResponse(Exception):
 
 
 def describe_failure(error: Exception) -> str:
-    """Return why there is no answer, or none that is used: `no answer within 5 s`, or what httpx or TLS says."""
+    """Return why a request failed: `no answer within 5 s`, or the message of httpx or TLS."""
     import httpx
 
     if isinstance(error, httpx.TimeoutException):
         seconds = None
-        with contextlib.suppress(RuntimeError):  # no request belongs to it
+        with contextlib.suppress(RuntimeError):  # the error has no request
             seconds = error.request.extensions.get("timeout", {}).get("read")
         return f"no answer within {seconds:g} s" if seconds else "no answer in time"
     if isinstance(error, TimeoutError):
@@ -59,9 +59,9 @@ def describe_failure(error: Exception) -> str:
 def open_client(
     base_url: str = "", *, timeout: float, reading: float | None = None, headers: Mapping[str, str] | None = None
 ) -> httpx.AsyncClient:
-    """Return a client that asks no proxy, follows no redirect and keeps no cookie.
+    """Return a client without proxies, redirects and cookies.
 
-    `timeout` is in seconds for each part of a request, `reading` for each part of an answer where it differs.
+    `timeout` is in seconds for each part of a request; `reading` replaces it for each part of an answer.
     """
     import httpx
 
@@ -78,7 +78,7 @@ def open_client(
 
 @functools.cache
 def _make_empty_jar() -> CookieJar:
-    """Return a jar that reads no cookie: the library's parser prints a traceback where one cannot be read."""
+    """Return a jar that ignores cookies: the library's parser prints a traceback for one that it cannot read."""
     from http.cookiejar import CookieJar
 
     class EmptyJar(CookieJar):
@@ -90,27 +90,27 @@ def _make_empty_jar() -> CookieJar:
 
 @functools.cache
 def _load_certificates() -> ssl.SSLContext:
-    """Return the authorities whose certificates are trusted, read once: it takes 15 ms, while answers are timed."""
+    """Return the trusted certificate authorities, read once: it takes 15 ms, and answers are timed."""
     import httpx
 
     return httpx.create_ssl_context(trust_env=False)
 
 
 async def fetch_bounded(client: httpx.AsyncClient, url: str, name: str = "") -> bytes:
-    """Return the body of the answer to GET `url`, called `name` in errors; see `feed_bounded`."""
+    """Return the body of GET `url`, which errors call `name`; see `feed_bounded`."""
     body = bytearray()
     await feed_bounded(client, url, body.extend, name)
     return bytes(body)
 
 
 async def feed_bounded(client: httpx.AsyncClient, url: str, take: Callable[[bytes], object], name: str = "") -> None:
-    """Give the body of the answer to GET `url`, called `name` in errors, to `take`, in pieces of at most 64 KiB.
+    """Pass the body of GET `url`, which errors call `name`, to `take` in pieces of at most 64 KiB.
 
     Raises:
-        BadResponse: its status is not 200, or it is larger than `BODY_LIMIT`.
+        BadResponse: the status is not 200, or the body is larger than `BODY_LIMIT`.
         httpx.HTTPError: there is no answer.
         ssl.SSLError: the encrypted connection broke.
-        TimeoutError: it was not complete within `WHOLE` seconds.
+        TimeoutError: the body was not complete within `WHOLE` seconds.
     """
     size, name = 0, name or url
     async with asyncio.timeout(WHOLE), client.stream("GET", url, headers=PLAIN) as answer:
@@ -121,4 +121,4 @@ async def feed_bounded(client: httpx.AsyncClient, url: str, take: Callable[[byte
             if size > BODY_LIMIT:
                 raise BadResponse(f"{name}: more than {BODY_LIMIT >> 20} MiB")
             take(piece)
-            await asyncio.sleep(0)  # several pieces may be here already, which would be read without a pause
+            await asyncio.sleep(0)  # lets other tasks run: pieces that have arrived are read without a pause

@@ -1,4 +1,4 @@
-"""Work in a daemon thread: neither the caller, once it gives up, nor the end of the program waits for it."""
+"""Work in a daemon thread: neither a caller that gives up nor the end of the program waits for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start_daemon(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised by the future's result()
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Errors that a user can act on, with an exit code for each class; Ctrl-C while watching exits with 130."""
+"""Errors that a user can act on, with an exit code per class; Ctrl-C while watching exits with 130."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 
 
 class DflashError(Exception):
-    """The operation failed: `what` happened, the `evidence`, e.g. a line of a log, and a `hint` what to do about it.
+    """The operation failed: `what` happened, the `evidence`, such as a line of a log, and a `hint` what to do.
 
-    All three may quote text from outside: what draws or prints them removes control characters.
+    All three may quote text from outside: code that draws or prints them removes control characters.
     """
 
     exit_code = 1
@@ -28,29 +28,29 @@ class DflashError(Exception):
 
 
 class UsageError(DflashError):
-    """A flag, a name or a file that the user gave is wrong; nothing was started."""
+    """A flag, name or file that the user gave is wrong; nothing was started."""
 
     exit_code = 2
 
 
 class RecipeError(UsageError):
-    """A recipe or patch file is not valid; the message starts with `file:line: key`."""
+    """A recipe or patch file is invalid; the message starts with `file:line: key`."""
 
 
 class EngineError(DflashError):
-    """A vLLM environment cannot be built or is not usable."""
+    """A vLLM environment cannot be built or used."""
 
     exit_code = 3
 
 
 class PreflightFailed(DflashError):
-    """A launch would fail, by what can be known before it; nothing was started."""
+    """A check before the launch shows that it would fail; nothing was started."""
 
     exit_code = 4
 
 
 class PatchError(DflashError):
-    """A patch neither applies nor is applied."""
+    """A patch cannot be applied and is not applied already."""
 
     exit_code = 5
 
@@ -62,19 +62,19 @@ class ServerFailed(DflashError):
 
 
 class OutputDiffers(DflashError):
-    """A server answers differently with speculation than without, by more than rounding."""
+    """A server's answers with and without speculation differ by more than rounding."""
 
     exit_code = 7
 
 
 def explain_resource_limit(error: BaseException | None) -> DflashError | None:
-    """Return an error for one by which the system refused a thread, process or memory; None for any other."""
+    """Return an error for a thread, process or memory that the system refused; None for any other error."""
     if isinstance(error, BaseExceptionGroup):
         errors = [explain_resource_limit(member) for member in error.exceptions]
         return errors[0] if all(errors) else None
     if isinstance(error, MemoryError):
         return DflashError("the limit of memory is reached", hint="`ulimit -v` is the limit, `free -h` what there is")
-    # A refused thread has no type of its own, and a refused fork has that of a call that would block.
+    # A refused thread has no error class of its own, and a refused fork raises BlockingIOError.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     process = isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN)
     if not thread and not process:
@@ -84,7 +84,7 @@ def explain_resource_limit(error: BaseException | None) -> DflashError | None:
 
 
 def suggest_write_fix(error: OSError) -> str:
-    """Return what to do about a file or folder of ours that could not be written."""
+    """Return what to do about one of our files or folders that could not be written."""
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
         return "make the folder writable, or choose others with XDG_DATA_HOME, XDG_STATE_HOME and XDG_CONFIG_HOME"
     return "free space or fix permissions, and run the command again"

@@ -1,4 +1,4 @@
-"""Text for users: numbers, durations and tables, and how they call this program; what is unknown is a dash, never 0."""
+"""Text for users: numbers, durations, tables, and this program's commands; unknown values are a dash, never 0."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ UNKNOWN = "—"
 GIB = 1 << 30
 _GAP = "  "
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-# Columns of a folded cell beside its row, and how far below its row it is indented.
+# Minimum width of a cell folded beside its row, and indent of one folded below it.
 _LEAST_FOLDED, _BELOW = 20, 4
-# Set by the program on the user's machine for the one that it runs here; it names that host and nothing else.
+# Set by dflash-tui on the user's machine for the one that it runs here: its name for this host.
 CALLED_AS = "DFLASH_TUI_CALLED_AS"
 _HOST = re.compile(r"[A-Za-z0-9_][\w.:%@-]{0,254}", re.ASCII)
 _PROGRAM = "dflash-tui"
-# What is done on a third host ("on HOST: …", "ssh HOST …") is done there; a word that is no command is a sentence's.
+# Commands for a third host ("on HOST: …", "ssh HOST …") stay as they are, as does a name without a command.
 _COMMAND = re.compile(
     r"(?<![\w/.-])(?P<elsewhere>\b[Oo]n \S+: |\bssh \S+ )?dflash-tui (?=(?:"
     r"up|attach|bench|ab|verify|tune|replay|export|ps|logs|stop|chat|runs|why|report"
@@ -34,10 +34,7 @@ _COMMAND = re.compile(
 
 
 def format_duration(seconds: float | None) -> str:
-    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`: to the second, the precision of a log's stamps.
-
-    What is not known, or no number, is a dash.
-    """
+    """Return seconds as `<1 s`, `42 s`, `9:31` or `1:02:03`, whole as in log timestamps; a dash if unknown."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     whole = int(seconds)
@@ -51,7 +48,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_time(at: float) -> str:
-    """Return a time (seconds since the epoch) as `2026-11-21 01:24 UTC`, or a dash for one that no calendar has."""
+    """Return a time (seconds since the epoch) as `2026-11-21 01:24 UTC`; a dash if it is out of range."""
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
     except (OverflowError, OSError, ValueError):
@@ -59,21 +56,21 @@ def format_time(at: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Return an age for a time axis, `-m:ss` or `now`."""
+    """Return an age in seconds for a time axis, as `-m:ss` or `now`."""
     if not math.isfinite(seconds):
         return UNKNOWN
     return "now" if seconds < 1 else f"-{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def format_number(value: float | None, digits: int = 1, unit: str = "") -> str:
-    """Return the value rounded, with its unit, or a dash when it is not known."""
+    """Return the value rounded, with its unit; a dash if unknown."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value:.{digits}f}{f' {unit}' if unit else ''}"
 
 
 def format_percent(share: float | None, digits: int = 0) -> str:
-    """Return a share of one as a percentage, or a dash."""
+    """Return a fraction as a percentage, or a dash."""
     return format_number(None if share is None else share * 100, digits, "%")
 
 
@@ -83,7 +80,7 @@ def format_gib(amount: float | None) -> str:
 
 
 def format_usage(value: float | None, limit: float | None, unit: str, scale: int = 1) -> str:
-    """Return a value and its limit, both divided by `scale`, as `12 of 80 W`; only the value without a limit."""
+    """Return a value and its limit, both divided by `scale`, as `12 of 80 W`; without a limit only the value."""
     if value is None or limit is None:
         return format_number(None if value is None else value / scale, 0, unit)
     digits = 1 if scale > 1 else 0
@@ -107,14 +104,14 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return `text` in at most `width` characters, with an ellipsis where it was cut."""
+    """Return `text` in at most `width` characters, with an ellipsis if it is cut."""
     if len(text) <= width:
         return text
     return f"{text[: width - 1]}…" if width > 0 else ""
 
 
 def truncate_middle(text: str, width: int) -> str:
-    """Return `text` in at most `width` characters, cut in the middle: names of models differ at both ends."""
+    """Return `text` in at most `width` characters, cut in the middle: model names differ at both ends."""
     if len(text) <= width:
         return text
     letters = max(0, width - 1)
@@ -122,16 +119,16 @@ def truncate_middle(text: str, width: int) -> str:
 
 
 def draw_bar(share: float, width: int) -> str:
-    """Return a bar of `share` of the width, exact to an eighth of a cell."""
+    """Return a bar that fills `share` of the width, to an eighth of a cell."""
     eighths = round(max(0.0, min(share, 1.0)) * width * 8)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
-    """Return each name in at most `width` characters, those that are cut so that they still differ.
+    """Return each name in at most `width` characters, cut so that the names still differ.
 
-    All are cut at one place, as near to the middle as they still differ. Where no place makes them differ, an ellipsis
-    stands for their common beginning.
+    All are cut at the same place, as near to the middle as keeps them different. If no place does, an ellipsis replaces
+    their common beginning.
     """
     texts = {name: name for name in names}
     long, letter_count = [name for name in texts if len(name) > width], width - 1
@@ -148,33 +145,32 @@ def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
         common = _count_common_letters(alike)
         cut |= {name: truncate(f"…{name[common:]}", width) for name in alike}
     common = _count_common_letters(long)
-    if len(set(cut.values())) < len(long) and common > 1:  # what all begin with is left out, and the rest cut again
+    if len(set(cut.values())) < len(long) and common > 1:  # the common beginning is dropped, and the rest is cut again
         endings = shorten_names((name[common:] for name in long), letter_count)
         cut = {name: f"…{endings[name[common:]]}" for name in long}
     return texts | cut
 
 
 def _count_common_letters(names: Sequence[str]) -> int:
-    """Return with how many letters all names begin alike."""
     return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
 
 
 def format_host_and_port(host: str, port: int | None = None) -> str:
-    """Return an address as URLs have it: `127.0.0.1:8000`, `[::1]:8000`."""
+    """Return an address as in URLs: `127.0.0.1:8000`, `[::1]:8000`."""
     bracketed = f"[{host}]" if ":" in host else host
     return f"{bracketed}:{port}" if port else bracketed
 
 
 def describe_attach_and_stop(run: str) -> str:
-    """Return the commands that watch and stop the server of `run`, one per line, as the user types them."""
+    """Return the commands for watching, reading the log of and stopping the server of `run`, one per line."""
     program = name_program()
     return f"  watch: {program} attach {run}\n  log:   {program} logs {run} -f\n  stop:  {program} stop {run}"
 
 
 def fold_line(line: str, width: int, hang: int = 0) -> str:
-    """Return a line in lines of at most `width` characters, of which all but the first begin with `hang` blanks.
+    """Return a line folded to at most `width` characters; all but the first line begin with `hang` blanks.
 
-    A word that has no room in a line of its own, such as a long path, stays whole. `width` 0 is without a limit.
+    A word longer than a line, such as a path, stays whole. `width` 0 means no limit.
     """
     if not width or len(line) <= width:
         return line
@@ -199,10 +195,10 @@ def fit_table(
     width: int,
     drop: Sequence[str] = (),
 ) -> str:
-    """Return rows in columns that a terminal has room for; `width` 0 is without a limit.
+    """Return rows as a table that fits the terminal; `width` 0 means no limit.
 
-    Where they are wider, the columns in `drop` are left out one by one, in their order; then the last columns are
-    folded. No cell is cut.
+    If they are wider, the columns in `drop` are left out one by one, in their order; then the last columns are folded.
+    No cell is cut.
     """
     columns = list(range(len(header)))
     for name in ("", *drop):
@@ -221,9 +217,9 @@ def _measure_columns(lines: Sequence[Sequence[str]]) -> int:
 
 
 def _fold_table(lines: Sequence[Sequence[str]], right: Sequence[int], width: int) -> str:
-    """Return lines with the last column folded in its place or, where that is too narrow, in lines below its row.
+    """Return lines with the last column folded in place or, if that is too narrow, below its row.
 
-    There the columns before it follow, as many as have no room.
+    Columns before it that do not fit go below the row, too.
     """
     counts = range(len(lines[0]) - 1, 0, -1)
     count = next((count for count in counts if _measure_columns([line[:count] for line in lines]) <= width), 1)
@@ -242,7 +238,7 @@ def _fold_table(lines: Sequence[Sequence[str]], right: Sequence[int], width: int
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Return rows in columns, two blanks apart; the columns in `right` are aligned to the right."""
+    """Return rows as a table, columns two blanks apart; those in `right` are right-aligned."""
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     text = []
@@ -256,7 +252,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Se
 
 
 def suggest_nearest(word: str, names: Iterable[str], form: str = "did you mean '{}'?") -> str:
-    """Return the question whether the one of `names` that is most like `word` was meant; empty where none is."""
+    """Return a question that suggests the closest of `names`; empty if none is close."""
     import difflib
 
     near = difflib.get_close_matches(word, list(names), 1)
@@ -264,20 +260,20 @@ def suggest_nearest(word: str, names: Iterable[str], form: str = "did you mean '
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether ssh takes a text for a host, and no shell or option of ssh makes anything else of it."""
+    """Whether ssh takes a text as a host, and neither a shell nor ssh could take it as anything else."""
     return bool(_HOST.fullmatch(text))
 
 
 def read_called_name() -> str:
-    """Return what the user's machine calls this one; empty where the user sits at this one, or is in a shell of it."""
+    """Return the user's machine's name for this one; empty if the user works at this one or in a shell on it."""
     name = os.environ.get(CALLED_AS, "")
     return name if is_host_name(name) else ""
 
 
 def name_program() -> str:
-    """Return the words by which the user runs this program: `dflash-tui`, or its path where PATH does not have it.
+    """Return the command that runs this program: `dflash-tui`, or its path if it is not in PATH.
 
-    From another machine they have `--host`.
+    On a machine that is used from another one it includes `--host`.
     """
     if name := read_called_name():
         return f"{_PROGRAM} --host {name}"
@@ -286,7 +282,7 @@ def name_program() -> str:
 
 
 def name_commands(text: str) -> str:
-    """Return a text with this program's commands in it as the user types them, from another machine with `--host`."""
+    """Return a text with this program's commands as the user types them, with `--host` from another machine."""
     program = name_program()
     if program == _PROGRAM:
         return text
@@ -294,5 +290,5 @@ def name_commands(text: str) -> str:
 
 
 def has_terminal() -> bool:
-    """Return whether input, data and status are all a terminal: keys come by the first, Textual draws on the last."""
+    """Whether stdin, stdout and stderr are all a terminal: keys come from stdin, Textual draws on stderr."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

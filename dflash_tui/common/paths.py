@@ -1,4 +1,4 @@
-"""The folders that we read and write: XDG folders of the user, and data of the package."""
+"""The folders that we read and write: the user's XDG folders, and the data of the package."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import platformdirs
 from dflash_tui.common.errors import UsageError
 
 _APP = "dflash-tui"
-# The folder of this package, in a checkout or in site-packages; what is shipped lies in it.
+# The folder of this package and its shipped data, in a checkout or in site-packages.
 PACKAGE_ROOT = Path(__file__).parents[1]
 
 
 def expand_home(text: str) -> Path:
-    """Return the path that a user wrote, `~` for a home folder; `~NAME` of a user that there is not stays as it is."""
+    """Return the path that a user wrote, with `~` expanded; `~NAME` of an unknown user stays as it is."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
 
 
 def resolve_links(path: Path) -> Path:
-    """Return the absolute path that links lead to; links that lead in a circle stay in it."""
+    """Return the absolute path with links resolved; circular links stay as they are."""
     return Path(os.path.realpath(path))  # Path.resolve raises there before Python 3.13
 
 
 def hub_home_folder() -> Path:
-    """Return the folder of huggingface_hub (HF_HOME, XDG_CACHE_HOME)."""
+    """Return the home folder of huggingface_hub (HF_HOME, XDG_CACHE_HOME)."""
     return expand_variables(
         os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     )
 
 
 def expand_variables(text: str) -> Path:
-    """Return the absolute path that huggingface_hub reads in a variable."""
+    """Return the absolute path that huggingface_hub reads from the value of a variable."""
     return Path(os.path.expanduser(os.path.expandvars(text))).absolute()  # noqa: PTH111
 
 
 def find_existing(folder: Path) -> Path:
-    """Return `folder`, or the nearest one above it that exists."""
+    """Return `folder`, or the nearest folder above it that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _own(place: Callable[[str], Path]) -> Path:
-    """Return a folder of ours; raise UsageError where it is not absolute, as without a home, or not valid UTF-8."""
+    """Return one of our folders; raise UsageError if it is not absolute, as without a home, or not valid UTF-8."""
     try:
         folder = place(_APP)
         str(folder).encode()
@@ -60,7 +60,7 @@ def _own(place: Callable[[str], Path]) -> Path:
 def bundled_folder(kind: str) -> Path:
     """Return the folder of shipped `recipes` or `patches`, in a checkout or in an installed package.
 
-    The README.md in it tells it from a stray folder of the same name in site-packages.
+    Its README.md distinguishes it from a stray folder of the same name in site-packages.
 
     Raises:
         FileNotFoundError: the installation is incomplete.
@@ -72,7 +72,7 @@ def bundled_folder(kind: str) -> Path:
 
 
 def sample_folder() -> Path:
-    """Return the folder of the recorded run that is shipped."""
+    """Return the folder of the shipped recorded run."""
     return PACKAGE_ROOT / "sample"
 
 
@@ -82,7 +82,7 @@ def suites_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder of what is recorded: runs, experiments and reservations are in it (XDG state)."""
+    """Return the folder of recorded state: runs, experiments and reservations (XDG state)."""
     return _own(platformdirs.user_state_path)
 
 
@@ -102,7 +102,7 @@ def experiments_folder() -> Path:
 
 
 def verifications_folder() -> Path:
-    """Return the folder with one file per recipe that was verified here (XDG state)."""
+    """Return the folder with one file per recipe verified on this machine (XDG state)."""
     return state_folder() / "verifications"
 
 
@@ -112,7 +112,7 @@ def trusted_recipes_file() -> Path:
 
 
 def data_folder() -> Path:
-    """Return the folder of what is installed and built: engines and models are in it (XDG data)."""
+    """Return the folder of what is installed or built: engines and models (XDG data)."""
     return _own(platformdirs.user_data_path)
 
 
@@ -122,12 +122,12 @@ def engines_folder() -> Path:
 
 
 def models_folder() -> Path:
-    """Return the folder of the models that recipes build themselves (XDG data)."""
+    """Return the folder of models that recipes build themselves (XDG data)."""
     return data_folder() / "models"
 
 
 def derived_recipes_folder() -> Path:
-    """Return the folder of the recipes that were derived for pairs without one (XDG data)."""
+    """Return the folder of recipes derived for pairs without one (XDG data)."""
     return data_folder() / "derived-recipes"
 
 
@@ -137,27 +137,27 @@ def cache_folder() -> Path:
 
 
 def arm_caches_folder() -> Path:
-    """Return the folder of what experiments of other hosts compile here, one folder each (XDG cache)."""
+    """Return the folder of compile caches for experiments of other hosts, one folder each (XDG cache)."""
     return cache_folder() / "arms"
 
 
 def config_folder() -> Path:
-    """Return the folder of what the user writes: recipes, patches and suites are in it (XDG config)."""
+    """Return the folder of the user's own recipes, patches and suites (XDG config)."""
     return _own(platformdirs.user_config_path)
 
 
 def user_recipes_folder() -> Path:
-    """Return the folder of the user's own recipes (XDG config); they win over the shipped ones."""
+    """Return the folder of the user's own recipes, which override shipped ones (XDG config)."""
     return config_folder() / "recipes"
 
 
 def user_patches_folder() -> Path:
-    """Return the folder of the user's own patches (XDG config); they win over the shipped ones."""
+    """Return the folder of the user's own patches, which override shipped ones (XDG config)."""
     return config_folder() / "patches"
 
 
 def list_patch_files() -> dict[str, Path]:
-    """Return the files of all patches by name; the user's own win over the shipped ones."""
+    """Return the files of all patches by name; the user's own override shipped ones."""
     files: dict[str, Path] = {}
     for folder in (bundled_folder("patches"), user_patches_folder()):
         files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
@@ -165,7 +165,7 @@ def list_patch_files() -> dict[str, Path]:
 
 
 def find_patch_file(name: str) -> Path | None:
-    """Return the file of the patch called `name`, as `list_patch_files` has it, without a look at the others."""
+    """Return the file of the patch `name`, as in `list_patch_files`, without reading the other names."""
     if name[:1] in {"", "_", "."} or "/" in name:
         return None
     files = (folder / f"{name}.yaml" for folder in (user_patches_folder(), bundled_folder("patches")))
@@ -173,5 +173,5 @@ def find_patch_file(name: str) -> Path | None:
 
 
 def user_suites_folder() -> Path:
-    """Return the folder of the user's own prompt suites (XDG config); they win over the shipped ones."""
+    """Return the folder of the user's own prompt suites, which override shipped ones (XDG config)."""
     return config_folder() / "suites"

@@ -1,4 +1,4 @@
-"""Files and folders for their owner alone: make, read up to a limit, replace, lock, list and measure them."""
+"""Files and folders private to their owner: make, read up to a limit, replace, lock, list and measure them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dflash_tui.common.errors import DflashError
 
 T = TypeVar("T")
 _LOCK_INTERVAL = 0.05
-_BLOCK = 512  # what st_blocks counts in, whatever the disk's own blocks are
+_BLOCK = 512  # the unit of st_blocks, whatever the disk's block size
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents for their owner alone; raise FileExistsError where it is there."""
+    """Make a private folder (0700) and its missing parents; raise FileExistsError if it exists."""
     for parent in reversed(folder.parents):
         if not parent.exists():
             parent.mkdir(mode=0o700, exist_ok=True)
@@ -26,7 +26,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def ensure_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents for their owner alone; an existing one stays as it is."""
+    """Make a private folder (0700) and its missing parents; an existing folder stays as it is."""
     try:
         make_private_folder(folder)
     except FileExistsError:
@@ -35,12 +35,12 @@ def ensure_private_folder(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file; a new one is for its owner alone (an opener for `open`)."""
+    """Open a file, a new one as private (0600); an opener for `open`."""
     return os.open(path, flags, 0o600)
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Return the content of a file; raise OSError where it has more than `limit` bytes or cannot be read."""
+    """Return the content of a file; raise OSError if it has more than `limit` bytes or cannot be read."""
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -52,10 +52,10 @@ def read_file(path: Path, limit: int) -> bytes:
 def append_line(path: Path, line: bytes, *, durable: bool = False) -> None:
     """Append a line to a file, on a line of its own even after a half-written one.
 
-    Several processes may do so at once as long as lines are short.
+    Several processes may append at once if the lines are short.
 
     Raises:
-        OSError: it cannot be written; the line may be half written.
+        OSError: the file cannot be written; the line may be half written.
     """
     with open(path, "ab+", buffering=0, opener=open_private) as file:
         descriptor = file.fileno()
@@ -69,13 +69,13 @@ def append_line(path: Path, line: bytes, *, durable: bool = False) -> None:
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone."""
+    """Write a file, a new one as private (0600)."""
     with open(path, "wb", opener=open_private) as file:
         file.write(data)
 
 
 def replace_private_file(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone in one step: no reader sees a part of it."""
+    """Replace a file with a private one (0600) atomically: no reader sees it half written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_private_file(temporary, data)
@@ -85,7 +85,7 @@ def replace_private_file(path: Path, data: bytes) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the exclusive lock on an open file; return False while another process holds it.
+    """Take the exclusive lock on an open file; return False if another process holds it.
 
     The kernel releases it when its holder ends.
     """
@@ -112,7 +112,7 @@ def acquire_lock(descriptor: int, timeout: float, check: Callable[[], None] = la
 
 
 def load_each(files: Mapping[str, Path], load: Callable[[Path], T]) -> tuple[dict[str, T], dict[str, str]]:
-    """Return what `load` returns for each file, and why each other file cannot be used, both by name."""
+    """Load each file; return the loaded values, and why each other file cannot be used, both by name."""
     usable: dict[str, T] = {}
     broken: dict[str, str] = {}
     for name, path in files.items():
@@ -124,7 +124,7 @@ def load_each(files: Mapping[str, Path], load: Callable[[Path], T]) -> tuple[dic
 
 
 def find_in_folders(root: Path, name: str) -> dict[str, Path]:
-    """Return the files called `name` in the folders of `root`, by folder; a `root` that cannot be read is `.`."""
+    """Return the file called `name` in each folder of `root`, by folder; an unreadable `root` has the key `.`."""
     try:
         return {folder.name: folder / name for folder in sorted(root.iterdir()) if os.path.lexists(folder / name)}
     except FileNotFoundError:
@@ -134,13 +134,13 @@ def find_in_folders(root: Path, name: str) -> dict[str, Path]:
 
 
 class DiskCount:
-    """Counts the bytes of folders; a file that several of them share by hard links counts once."""
+    """Counts the disk space of folders; a file with hard links in several of them counts once."""
 
     def __init__(self) -> None:
         self._counted_files: set[tuple[int, int]] = set()
 
     def measure_folder(self, folder: Path) -> int:
-        """Return the bytes on disk below `folder`, 0 where it is missing; links are not followed."""
+        """Return the bytes on disk below `folder`, 0 if it is missing; links are not followed."""
         return sum(self._measure_file(f"{at}/{name}") for at, _, names in os.walk(folder) for name in names)
 
     def _measure_file(self, path: str) -> int:

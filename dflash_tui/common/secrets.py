@@ -1,8 +1,7 @@
-"""Secrets: leave them out of what leaves this machine, and refuse them where others would see them.
+"""Secrets: redact them in what leaves this machine, and refuse them where others would see them.
 
-A secret is the value of a variable of our environment whose name says so (`*_KEY`, `*_TOKEN`, `*_SECRET`,
-`*PASSWORD*`), the hub's token, or a text in the form of a token. What is kept in our own folders or shown on our own
-screen is not searched.
+A secret is the value of an environment variable whose name says so (`*_KEY`, `*_TOKEN`, `*_SECRET`, `*PASSWORD*`), the
+hub's token, or a text in the form of a token. Our own folders and our own screen are not searched.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from dflash_tui.common import paths, private_files
 
 LEFT_OUT = "[left out]"
 _LARGEST_TOKEN_FILE = 1 << 16
-# A shorter value stands in any text by chance.
+# Shorter values occur in any text by chance.
 _SHORTEST = 8
 _NAME = re.compile(r"(?i)(?:^|[^a-z]|api|access|auth|secret|private)(?:key|token|secret)$|password|passwd|passphrase")
-# Tokens of a vocabulary, not of an account.
+# Tokens of a vocabulary are not secrets.
 _OF_TEXT = re.compile(r"(?i)(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|special)[-_]token$")
 _TOKENS = re.compile(
     r"\b(?:hf_|api_org_|gh[opsru]_|github_pat_|glpat-|npm_|gsk_|r8_|dckr_pat_|wandb_v1_)[\w-]{16,}"
@@ -29,7 +28,7 @@ _TOKENS = re.compile(
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----))*(?:-----END [A-Z ]{0,60}-----)?"
 )
 _ASSIGNED = r"(?:api[-_]?key|[-_]key(?:[-_]id)?|token|secret|password|passwd)"
-# What stands behind something that says it is a secret: in an address, a header, an assignment or a command.
+# Values marked as secret by what precedes them: in an address, a header, an assignment or a command.
 _MARKED = re.compile(
     r"((?i:authorization)\W{1,5}(?:[A-Za-z]+ +)?|(?i:\bbearer) +)[^\s'\",\]})]{8,}"
     r"|(://)[^/\s'\"@]{0,200}:[^\s'\"@]{1,500}(?=@)"
@@ -38,31 +37,31 @@ _MARKED = re.compile(
     r"(?!(?i:none|null|true|false)\b)(?![\d.]+\b)[^\s'\",;&\]})]{4,}"
     rf"|((?<![\w-])--[\w-]{{0,40}}(?i:{_ASSIGNED})(?:\s+|['\"],\s*['\"]))(?!-)[^\s'\",\]]+"
 )
-# How lines of vLLM about a request begin, up to where they may quote it; modules that read prompts quote them at DEBUG.
+# Beginnings of vLLM's log lines that may quote a request; modules that read prompts also quote them at DEBUG.
 _QUOTES = re.compile(
     r"(?P<named>Received request |Generated response |Request )|"
     r"(?:Received [\w ]{1,40} request|Convert to OpenAI request|response_body=)"
 )
 _DEBUG = re.compile(r"\bDEBUG [^\[\]]{1,60}\[(?P<place>[\w./]{1,200}):\d+\] ")
 _READS_REQUESTS = re.compile(r"serving|logger|chat_utils|renderer|harmony|context|pars(?:er|ing)|reasoning|protocol")
-# What pydantic quotes of a request that it refuses.
+# What pydantic quotes from a request that it rejects.
 _REFUSED = re.compile(r"(\binput_value=).*?(?=, input_type=|\n|\Z)")
 
 
 @lru_cache(maxsize=2048)
 def is_secret(name: str) -> bool:
-    """Whether a variable, a flag or a key of that name holds a secret."""
+    """Whether a variable, flag or key with this name holds a secret."""
     return bool(_NAME.search(name)) and not _OF_TEXT.search(name)
 
 
 def looks_secret(value: object) -> bool:
-    """Whether a value has the form of a token, or is an address with a password in it."""
+    """Whether a value has the form of a token, or is an address with a password."""
     text = str(value)
     return bool(_TOKENS.search(text) or re.search(r"://[^/\s'\"@]{0,200}:[^\s'\"@]{1,500}@", text))
 
 
 def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
-    """Return `text` with `instead` in the place of our own secrets, access tokens, keys and passwords."""
+    """Return `text` with our own secrets, access tokens, keys and passwords replaced by `instead`."""
     return _redact(text, _list_own_values(), instead)
 
 
@@ -89,12 +88,12 @@ def _read_hub_token() -> str:
 
 
 def redact_variables(env: Mapping[str, str], instead: str = LEFT_OUT) -> dict[str, str]:
-    """Return an environment, or other values by name, without what is secret by its name or its form."""
+    """Return an environment or another mapping with values replaced that are secret by name or form."""
     return {name: instead if is_secret(name) else redact_secrets(value, instead) for name, value in env.items()}
 
 
 def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]:
-    """Return a command without tokens, keys and passwords: also without the word after a flag that names one."""
+    """Return a command with tokens, keys and passwords replaced, also the word after a flag that names one."""
     redacted = [redact_secrets(word, instead) for word in argv]
     for place, flag in enumerate(argv[:-1]):
         if flag.startswith("-") and is_secret(flag) and not argv[place + 1].startswith("--"):
@@ -103,7 +102,7 @@ def redact_argv(argv: Sequence[str], instead: str = LEFT_OUT) -> tuple[str, ...]
 
 
 def redact_prompts(text: str) -> str:
-    """Return lines of a log without the prompts and answers that vLLM writes with --enable-log-requests or at DEBUG."""
+    """Return log lines without the prompts and answers that vLLM logs with --enable-log-requests or at DEBUG."""
     text = "\n".join(map(_without_quote, text.split("\n")))
     return _REFUSED.sub(rf"\1{LEFT_OUT}", text) if "input_value=" in text else text
 
@@ -123,7 +122,7 @@ def _without_quote(line: str) -> str:
 
 
 def find_secret(name: str, value: object) -> str | None:
-    """Return where in a flag, a variable or a setting a secret stands, such as `a.auth_token`; None without one."""
+    """Return where a flag, variable or setting contains a secret, such as `a.auth_token`; None if it has none."""
     return _find_secret(name, value, _list_own_values())
 
 
@@ -131,7 +130,7 @@ def _find_secret(name: str, value: object, own: Sequence[str]) -> str | None:
     import msgspec
 
     left = [(name, value)]
-    while left:  # no recursion: it may be as deep as it likes
+    while left:  # no recursion: the nesting depth has no limit
         place, value = left.pop()
         if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
             with contextlib.suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -157,7 +156,7 @@ def explain_secrets(part: str, values: Mapping[str, object]) -> Iterator[tuple[s
 
 
 def advise_on_secret(place: str) -> str:
-    """Return how a secret reaches a server without a command or a file that holds it."""
+    """Return how to give a secret to a server without a command or a file that contains it."""
     last = place.rstrip("+").rpartition(".")[2].replace("-", "_").upper()
     if last == "API_KEY" and not place.startswith("env."):
         last = "VLLM_API_KEY"

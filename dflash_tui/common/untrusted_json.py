@@ -16,15 +16,14 @@ _LARGEST = 64 << 20
 def register_type(kind: type[msgspec.Struct]) -> None:
     """Let msgspec inspect a type, and all types in it, while its module is imported.
 
-    Otherwise it does so when the first text is read, and msgspec 0.22 shows a type that one thread is halfway through
-    to the next one, which then reads a null pointer. For every type that `msgspec.json.decode` or `msgspec.convert`
-    is given anywhere.
+    Otherwise msgspec does so on first use, and msgspec 0.22 exposes a half-inspected type to other threads, which then
+    read a null pointer. Call it for every type given to `msgspec.json.decode` or `msgspec.convert`.
     """
     msgspec.json.Decoder(kind)
 
 
 def read_own_json(path: Path, kind: type[T]) -> T | None:
-    """Return the value of a JSON file of ours; None when it is missing or cannot be used."""
+    """Return the value in one of our JSON files; None if the file is missing or invalid."""
     try:
         return msgspec.json.decode(private_files.read_file(path, _LARGEST), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -35,7 +34,7 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Return the value of JSON text.
 
     Raises:
-        msgspec.MsgspecError: it is not JSON, not UTF-8, nested too deeply, or not what the decoder is for.
+        msgspec.MsgspecError: it is not JSON, not UTF-8, nested too deeply, or does not fit the decoder's type.
     """
     try:
         return decoder.decode(data)
@@ -44,7 +43,7 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 class LineBuffer:
-    """Collects bytes and returns them as lines; which lines depends on the bytes, not on how they were cut.
+    """Collects bytes and returns them as lines, however the bytes were split.
 
     A line of more than `limit` bytes is dropped; with `keep_end` it is cut to its last `limit` bytes instead.
     """
@@ -52,13 +51,13 @@ class LineBuffer:
     def __init__(self, limit: int, *, keep_end: bool = False) -> None:
         self._limit, self._keep_end = limit, keep_end
         self._is_dropping = False
-        self._unfinished = bytearray()  # appending to it costs what is appended
+        self._unfinished = bytearray()  # appending costs only the appended bytes
         self.dropped = 0
-        """How many lines were longer than the limit and were dropped, the unfinished one included."""
+        """How many lines exceeded the limit and were dropped, including the unfinished one."""
 
     @property
     def unfinished_line(self) -> bytes:
-        """The beginning of the line that has not ended yet, or with `keep_end` its end."""
+        """The beginning of the unfinished line, or with `keep_end` its end."""
         return bytes(self._unfinished)
 
     def feed(self, data: bytes) -> list[bytes]:

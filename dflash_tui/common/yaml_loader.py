@@ -1,7 +1,7 @@
-"""YAML -> frozen msgspec values, with errors that name file, line, key and what was expected.
+"""Load YAML as frozen msgspec values, with errors that name file, line, key and what was expected.
 
-Of YAML, what a recipe needs is read: mappings, lists, text, decimal numbers, booleans and null. Dates and numbers in
-other spellings are text; tags (!!name) and aliases (*name) are refused.
+Only the YAML that a recipe needs is supported: mappings, lists, text, decimal numbers, booleans and null. Dates and
+numbers in other notations are text; tags (!!name) and aliases (*name) are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dflash_tui.common import private_files
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.common.formatting import suggest_nearest
 
-if TYPE_CHECKING:  # PyYAML takes 10 ms, which commands without a recipe are spared
+if TYPE_CHECKING:  # importing PyYAML takes 10 ms, which commands without a recipe save
     import yaml
 
 SIZE_LIMIT = 256 * 1024
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class YamlError(Exception):
-    """Text is not the YAML that is read here: under which key and why, with the `line`."""
+    """Text is not supported YAML; the message has the key and the reason, `line` the line."""
 
     def __init__(self, line: int, what: str, steps: Sequence[str | int] = ()) -> None:
         key = _format_key(steps)
@@ -52,7 +52,7 @@ class YamlError(Exception):
 
 
 def load_yaml(path: Path, kind: type[T]) -> T:
-    """Return the value of type `kind` (a msgspec.Struct) that the YAML file holds.
+    """Return the value of type `kind` (a msgspec.Struct) in a YAML file.
 
     Raises:
         RecipeError: the file cannot be read, is not YAML, or does not fit `kind`; the message starts with
@@ -62,7 +62,7 @@ def load_yaml(path: Path, kind: type[T]) -> T:
 
 
 def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
-    """Return the value of type `kind` that the text of a YAML file holds; raise RecipeError where it holds none."""
+    """Return the value of type `kind` in the text of a YAML file; raise RecipeError if it does not fit."""
     try:
         data = parse_yaml_value(text)
         if not isinstance(data, dict):
@@ -76,7 +76,7 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
 
 
 def parse_yaml_value(text: str) -> Any:
-    """Return the value of YAML text; raise YamlError where it is not YAML, or uses what is not read here."""
+    """Return the value of YAML text; raise YamlError if it is not supported YAML."""
     import yaml
 
     events = _read_events(text)
@@ -91,12 +91,12 @@ def parse_yaml_value(text: str) -> Any:
 
 
 def build_file_error(path: Path, steps: Sequence[str | int], what: str) -> RecipeError:
-    """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded before."""
+    """Return the error `file:line: key: what` for the value at `steps` of a file that was loaded earlier."""
     return RecipeError(f"{path}:{_find_line(read_yaml_text(path), steps)}: {_format_key(steps)}: {what}")
 
 
 def read_yaml_text(path: Path) -> str:
-    """Return the text of a YAML file; raise RecipeError where it cannot be read, is too large, or is not UTF-8."""
+    """Return the text of a YAML file; raise RecipeError if it cannot be read, is too large, or is not UTF-8."""
     try:
         return private_files.read_file(path, SIZE_LIMIT).decode()
     except OSError as error:
@@ -106,10 +106,10 @@ def read_yaml_text(path: Path) -> str:
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """Return the tree of nodes of YAML text, None for an empty one; raise YamlError as `parse_yaml_value`."""
+    """Return the node tree of YAML text, None if it is empty; raise YamlError like `parse_yaml_value`."""
     import yaml
 
-    for _ in _read_events(text):  # what it refuses is refused before nodes are made of it
+    for _ in _read_events(text):  # refuses unsupported YAML before nodes are built
         pass
     try:
         return yaml.compose(text, Loader=_choose_loader())
@@ -124,9 +124,9 @@ def _choose_loader() -> Any:
 
 
 def _read_events(text: str) -> Iterator[yaml.Event]:
-    """Yield the events of YAML text; raise YamlError at the first that is not read here.
+    """Yield the events of YAML text; raise YamlError at the first unsupported one.
 
-    A few lines of aliases can stand for gigabytes, and libyaml's own recursion has no limit.
+    A few lines of aliases can expand to gigabytes, and libyaml's own recursion has no limit.
     """
     import yaml
 
@@ -156,7 +156,7 @@ def _line(part: yaml.Node | yaml.Event) -> int:
 
 
 def _build_value(event: Any, events: Iterator[Any], steps: tuple[str | int, ...]) -> Any:
-    """Return the value that begins with an event, at `steps`; keys are text however they are written."""
+    """Return the value that begins with `event`, at `steps`; keys are text in any notation."""
     import yaml
 
     if isinstance(event, yaml.ScalarEvent):
@@ -196,9 +196,9 @@ def _read_plain(text: str) -> str | float | bool | None:
 
 
 def _find_line(text: str, steps: Sequence[str | int]) -> int:
-    """Return the line (from 1) of the value at `steps`, or of the deepest one on the way there."""
+    """Return the line (from 1) of the value at `steps`, or of the deepest existing value on that path."""
     node: Any = None
-    with contextlib.suppress(YamlError):  # written to at this moment
+    with contextlib.suppress(YamlError):  # the file is being written
         node = compose_yaml(text)
     line = _line(node) if node else 1
     for step in steps if node else ():
@@ -218,7 +218,7 @@ def _format_key(steps: Sequence[str | int]) -> str:
 
 
 def _explain(path: Path, text: str, data: Any, message: str, kind: type[object]) -> str:
-    """Return `file:line: key: what was expected` for a message of msgspec."""
+    """Return `file:line: key: what was expected` for an error message of msgspec."""
     match = _PATH.search(message)
     steps = _name_keys(data, _split_path(match), message, kind) if match else []
     what = message[: match.start()] if match else message
@@ -230,13 +230,13 @@ def _explain(path: Path, text: str, data: Any, message: str, kind: type[object])
 
 
 def _split_path(match: re.Match[str]) -> list[str | int]:
-    """Return the keys and indices of a path of msgspec; `[...]` stands for a key that it does not name."""
+    """Return the keys and indices of a path from msgspec; `[...]` stands for a key that it does not name."""
     parts = re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", match["path"] + ("[...]" if match["of_key"] else ""))
     return [int(part[1:-1]) if re.fullmatch(r"\[\d+\]", part) else part for part in parts]
 
 
 def _name_keys(data: Any, steps: list[str | int], message: str, kind: type[object]) -> list[str | int]:
-    """Return `steps` with a key for each `[...]`: the one that alone gives the same message, as far as there is one."""
+    """Return `steps` with each `[...]` replaced by the key that alone gives the same message, if there is one."""
     named: list[str | int] = []
     for step in steps:
         key = step

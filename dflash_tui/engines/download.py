@@ -1,8 +1,8 @@
-"""Download a model or a data set into the Hugging Face cache, several files at once, and report its progress.
+"""Download a model or a data set into the Hugging Face cache, several files at once, and report the progress.
 
-huggingface_hub 2 throws a partial file away when its process ends: a cancelled download of 16 GB would begin from
-nothing. So large files are fetched here, by its own HTTP, each into `blobs/<etag>.incomplete`, and go on where they
-ended. Everything else (small files, those over 50 GB, which only xet carries, and the links) is `hf_hub_download`'s.
+huggingface_hub 2 deletes a partial file when its process ends, so a cancelled download of 16 GB would start over.
+Large files are therefore fetched here by its HTTP function, each into `blobs/<etag>.incomplete`, and resumed.
+`hf_hub_download` handles the rest: small files, files over 50 GB, which only xet carries, and the links.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _NOT_WRITABLE = "make the cache writable, or put it elsewhere with HF_HOME"
 
 
 class _Damaged(Exception):
-    """A fetched file does not have the hash that is its name."""
+    """The SHA-256 of a downloaded file differs from its name."""
 
 
 class _Cancelled(Exception):
-    """The caller does not wait for the download any more."""
+    """The caller no longer waits for the download."""
 
 
 async def download_model(model: ModelAvailability, report: Callable[[Preparing], None]) -> Path:
-    """Download the missing files of `model` and return the folder of the snapshot.
+    """Download the missing files of `model` and return its snapshot folder.
 
-    When it is cancelled, what was downloaded stays, and a later call resumes from there.
+    A cancelled download keeps its files, and a later call resumes it.
 
     Raises:
         DflashError: the model may not be downloaded, the disk is too small, or the download failed.
@@ -79,7 +79,7 @@ async def download_model(model: ModelAvailability, report: Callable[[Preparing],
             progress.report(await asyncio.to_thread(measure))
             await asyncio.wait({fetching}, timeout=_INTERVAL)
         await fetching
-    except Exception as error:  # noqa: BLE001 - of huggingface_hub, of its HTTP library, of the disk
+    except Exception as error:  # noqa: BLE001 - from huggingface_hub, its HTTP library or the disk
         raise _explain_failure(model, error) from None
     finally:
         cancelled.set()
@@ -107,10 +107,9 @@ async def _fetch_files(model: ModelAvailability, cancelled: threading.Event) -> 
     from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):
-        """A progress bar that ends the download when it is cancelled; none is drawn."""
+        """A hidden progress bar that aborts the download when it is cancelled."""
 
         def update(self, n: float | None = 1) -> None:
-            """Count what has come in."""
             if cancelled.is_set():
                 raise _Cancelled
             super().update(n)
@@ -135,14 +134,14 @@ def _fetch_file(model: ModelAvailability, file: HubFile, bar: type[tqdm]) -> Non
 
 
 def _fetch_blob(model: ModelAvailability, file: HubFile, bar: type[tqdm]) -> None:
-    """Bring a large file into `blobs`, going on where an earlier call ended.
+    """Download a large file into `blobs`, resuming an earlier call.
 
-    Its hash is that of what lies on the disk: a power cut may have left zeros in what was kept.
+    The hash is computed from the disk: a power cut may have left zeros in the partial file.
     """
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
-    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK  # is written and counted at once; 10 MB would take a slow line ten seconds
+    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK  # written and counted per chunk; 10 MB takes ten seconds on a slow line
     folder = model_hub.repository_folder(model.repo)
     blob = folder / "blobs" / file.etag
     lock = folder.parent / ".locks" / folder.name / f"{file.etag}.lock"
@@ -165,7 +164,7 @@ def _fetch_blob(model: ModelAvailability, file: HubFile, bar: type[tqdm]) -> Non
 
 
 def _complete(part: Path, url: str, headers: dict[str, str], size: int, bar: type[tqdm]) -> None:
-    """Append what is missing to `part`, trying again for as long as every try brings something."""
+    """Append the missing bytes to `part`, retrying as long as each attempt adds some."""
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
 
@@ -200,19 +199,19 @@ _STALLED = 60.0
 
 
 class ByteProgress:
-    """Reports how much of something is there."""
+    """Reports how many bytes of a transfer have arrived."""
 
     def __init__(self, name: str, total: int, before: int, report: Callable[[Preparing], None], way: str = "") -> None:
-        """Begin where an earlier try ended.
+        """Start with the `before` bytes of an earlier attempt.
 
-        With a `way`, which way the bytes come, the figures come first, since the end of a line may not be seen.
+        `way` describes the route of the bytes; with one, the figures come first, since the end of a line may be cut.
         """
         self._name, self._total, self._before, self._report, self._way = name, total, before, report, way
         self._moved = self._began = time.monotonic()
         self._readings = deque([(self._began, before)])
 
     def report(self, amount: int) -> None:
-        """Report that `amount` bytes are there, with the rate and what is left."""
+        """Report that `amount` bytes have arrived, with the rate and the time left."""
         now = time.monotonic()
         if amount > self._readings[-1][1]:
             self._moved = now
@@ -232,7 +231,7 @@ class ByteProgress:
         self._report(Preparing(time.time(), Step.MODELS, " · ".join(words), fraction))
 
     def finish(self, done: str) -> None:
-        """Report the end, with the word for what was done."""
+        """Report the end; `done` is the verb, such as `downloaded`."""
         new, took = format_gigabytes(self._total - self._before), format_duration(time.monotonic() - self._began)
         name = f"{self._name} {self._way}".rstrip()
         words = f"{name}: {format_gigabytes(self._total)}, {new} {done} in {took}"
@@ -245,10 +244,10 @@ _ROWS = 2000
 
 
 async def fetch_dataset(name: str, report: Callable[[Preparing], None]) -> Path:
-    """Fetch a data set and return the file with its prompts; without the hub, what is in its cache is taken.
+    """Fetch a data set and return the file of its prompts; if the hub cannot be asked, use the cache.
 
     Raises:
-        DflashError: it is on no hub, may not be fetched, or what came is no file of questions.
+        DflashError: it is not on the hub, may not be fetched, or is not a file of questions.
     """
     dataset = suites.DATASETS[name]
     if not dataset.repository:
@@ -300,7 +299,7 @@ def _read_parquet(name: str, source: Path) -> bytes:
 
         rows = (row for batch in ParquetFile(source).iter_batches(64) for row in batch.to_pylist())
         return b"\n".join(msgspec.json.encode(row, enc_hook=str) for row in itertools.islice(rows, _ROWS))
-    except Exception as error:  # noqa: BLE001 - pyarrow is missing, or says what the file is not
+    except Exception as error:  # noqa: BLE001 - pyarrow is missing, or the file is invalid
         do = "install pyarrow beside dflash-tui (its extra `datasets`), or give a file of JSON lines: --dataset FILE"
         evidence = model_hub.quote_hub_text(str(error))
         raise DflashError(

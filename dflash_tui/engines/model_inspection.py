@@ -1,8 +1,8 @@
-"""Have an engine inspect the models of a plan before its server does, so that the server finds what it needs to know.
+"""Inspect the models of a plan with its engine before the server starts, so that the server finds the results.
 
 vLLM imports itself once more for the target's class and once for the drafter's, to learn a few booleans of each, and
-keeps them in its cache root. The digests of these files are kept here, so that an engine that has nothing to do is not
-even started.
+keeps them in its cache root. The digests of these files are kept here, so that no engine is started when nothing is
+missing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.plan import Plan
 
 _CACHE_ROOT = "VLLM_CACHE_ROOT"
-# What vLLM makes of the architecture in a drafter's config.json, by how the drafter was saved.
+# vLLM's class for a drafter, by the `speculators_model_type` in its config.json.
 _DRAFTERS = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What came of one model: the file that has the result, or why there is none."""
+    """The result for one model: the file that holds it, or the error."""
 
     entry: str = ""
     error: str = ""
@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(list[_Outcome])
 
 
 def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
-    """Return for each model of the plan that is on this machine the names that vLLM may know its class by."""
+    """Return the names that vLLM may use for the class of each model of the plan that is on this machine."""
     models = [(plan.target, False), *([(plan.drafter, True)] if plan.drafter else [])]
     revisions = {model.name: model.revision for model in plan.models}
     architectures = []
@@ -48,14 +48,14 @@ def list_architectures(plan: Plan) -> list[tuple[str, ...]]:
 
 
 def list_uninspected(plan: Plan, engine: Engine) -> list[tuple[str, ...]]:
-    """Return the architectures of the plan that a server of this engine would have to inspect."""
+    """Return the architectures of the plan that a server of this engine would still have to inspect."""
     models = _read_record(plan, engine)
     kept = {key for key, (entry, digest) in models.items() if digest and _digest(entry) == digest}
     return [names for names in list_architectures(plan) if " ".join(names) not in kept]
 
 
 def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str, ...]]) -> None:
-    """Have the engine's own Python inspect these architectures, with the cache root of the launch.
+    """Inspect these architectures with the engine's own Python and the cache root of the launch.
 
     Raises:
         EngineError: one of them could not be inspected; the others were.
@@ -82,7 +82,7 @@ def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str
 
 
 def _read_config(model: str, revision: str) -> dict[str, Any]:
-    """Return a model's config.json; nothing where it is not on this machine, or is none."""
+    """Return a model's config.json; empty if it is not on this machine or invalid."""
     there = model_hub.find_local_model(model, revision)
     return (model_hub.read_local_config(Path(there.folder)) if there and there.folder else None) or {}
 
@@ -106,7 +106,7 @@ def _digest(file: str) -> str:
 
 
 def _read_record(plan: Plan, engine: Engine) -> dict[str, tuple[str, str]]:
-    """Return what an engine knows in a cache root: by model, the file that has it, and its digest."""
+    """Return the inspected models of an engine and cache root: model -> (file of the result, its digest)."""
     return untrusted_json.read_own_json(_record_path(plan, engine), dict[str, tuple[str, str]]) or {}
 
 

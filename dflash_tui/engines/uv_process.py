@@ -1,7 +1,7 @@
 """Run uv, report its progress and explain its errors; lock the packages of an engine.
 
-The lock has the versions and hashes that an engine was first installed with. It stays when the engine is removed, so
-that installing the same engine again installs the same files or none. Another Python or machine has a lock of its own.
+The lock holds the versions and hashes of an engine's first installation. It stays when the engine is removed, so that
+reinstalling gives the same files or fails. Each Python version and machine architecture has its own lock.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _DOWNLOADED = re.compile(r"^\s*Downloaded (?P<name>\S+)")
 
 
 class InstallProgress:
-    """Reports the progress of uv by the lines that it prints for its larger downloads."""
+    """Reports uv's progress from the lines that it prints for its larger downloads."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class InstallProgress:
     ) -> None:
         self.what, self.packages = what, packages
         self.pid: int | None = None
-        """uv's process, once it runs."""
+        """The pid of uv; None until it runs."""
         self._download_mb, self._report, self._step = download_mb, report, step
         self._sizes: dict[str, float] = {}
         self._mib = 0.0
 
     def line(self, text: str) -> None:
-        """Take one line of uv's stderr."""
+        """Process one line of uv's stderr."""
         if match := _DOWNLOADING.match(text):
             self._sizes[match["name"]] = float(match["size"]) * _MIB[match["unit"]]
         elif match := _DOWNLOADED.match(text):
@@ -62,7 +62,7 @@ class InstallProgress:
             return
         waiting = max(self._sizes, key=lambda name: self._sizes[name], default="")
         action = f"downloading {waiting} ({self._sizes[waiting]:.0f} MiB)" if waiting else text.strip()
-        # Packages under a megabyte and wheels from a local folder are not announced, so this is a lower bound.
+        # uv does not announce packages under a megabyte or wheels from a local folder, so this is a lower bound.
         fraction = min(0.99, self._mib * 1.048576 / self._download_mb)
         self._report(Preparing(time.time(), self._step, f"{action} · {self._mib:.0f} MiB downloaded", fraction))
 
@@ -70,11 +70,11 @@ class InstallProgress:
 async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded: Path) -> str:
     """Run uv and return its stdout.
 
-    `progress` takes each line of its stderr, `lock` is the descriptor of the lock that it keeps, and `recorded` the
-    engine's lock of packages, which is there if it was installed before.
+    `progress` receives each line of its stderr, `lock` is the descriptor of the lock that uv inherits, and `recorded`
+    is the engine's package lock, which exists if the engine was installed before.
 
     Raises:
-        EngineError: uv cannot be run, or ended with an error; the evidence is its own message.
+        EngineError: uv cannot be run or failed; the evidence is its own message.
         DflashError: the system refuses another process.
     """
     try:
@@ -87,7 +87,7 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
             env=await asyncio.to_thread(build_uv_environment),
             pass_fds=(lock,),
             start_new_session=True,
-            cwd="/",  # no uv.toml of whatever folder we were started in
+            cwd="/",  # ignores a uv.toml in the current folder
         )
     except OSError as error:
         if limit := explain_resource_limit(error):
@@ -111,7 +111,7 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
     finally:
         output.cancel()
         if process.returncode is None:
-            # Those in which it compiles, too: they would write a moment longer into a folder that goes.
+            # Ends its compile workers too, which would keep writing to a folder that is being deleted.
             await processes.end_group(process, _END_PATIENCE)
 
 
@@ -125,7 +125,7 @@ def _explain_failure(progress: InstallProgress, argv: list[str], lines: list[str
 
 
 def build_uv_environment() -> dict[str, str]:
-    """Return the environment for uv: ours, and pip's settings of wheel folders and mirrors."""
+    """Return our environment for uv, with pip's settings for wheel folders and mirrors."""
     env = build_helper_environment(*PACKAGE_INDEXES)
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
         if ours not in env and env.get(pips):
@@ -134,7 +134,7 @@ def build_uv_environment() -> dict[str, str]:
 
 
 def wheel_folder_has_torch() -> bool:
-    """Whether a configured wheel folder holds torch, which is then used instead of the backend's index."""
+    """Whether a configured wheel folder contains torch, which is then used instead of the backend's index."""
     links = build_uv_environment().get("UV_FIND_LINKS", "")
     return any(any(Path(folder).glob("torch-*.whl")) for folder in re.split(r"[\s,]+", links) if folder)
 
@@ -167,7 +167,7 @@ _ADVICE = (
 
 
 def advise_on_install_error(evidence: str, recorded: Path) -> str:
-    """Return what to do about an error of uv: of the first signs in it that are known."""
+    """Return what to do about an error of uv, by the first known pattern in its message."""
     if "Hash mismatch" in evidence and recorded.exists():
         return f"the file is not that of the first installation: find out who changed it; if you did: rm {recorded}"
     if advice := next((advice for signs, advice in _ADVICE if re.search(signs, evidence, re.IGNORECASE)), ""):
@@ -184,13 +184,13 @@ FOLDER = "locked"
 
 
 def lock_file(folder: Path) -> Path:
-    """Return the file with the lock of the engine in `folder`, whether it is there or not."""
+    """Return the package lock file of the engine in `folder`, whether it exists or not."""
     made_for = f"py{sys.version_info.major}.{sys.version_info.minor}-{platform.machine()}"
     return folder.parent / FOLDER / f"{folder.name}-{made_for}.txt"
 
 
 def build_compile_command(spec: EngineSpec, python: str, folder: Path, lock: Path) -> list[str]:
-    """Return uv's words that resolve what `spec` asks for into `lock`, by files that are written into `folder`."""
+    """Return the uv arguments that resolve `spec` into `lock`; their input files are written into `folder`."""
     packages, overrides = folder / "dflash-requirements.txt", folder / "dflash-overrides.txt"
     for path, lines in ((packages, spec.packages), (overrides, spec.overrides)):
         private_files.write_private_file(path, "".join(f"{line}\n" for line in lines).encode())
@@ -201,9 +201,9 @@ def build_compile_command(spec: EngineSpec, python: str, folder: Path, lock: Pat
 
 
 def build_install_command(spec: EngineSpec, python: str, lock: Path) -> list[str]:
-    """Return uv's words that install what is in `lock`, and nothing else.
+    """Return the uv arguments that install exactly the packages in `lock`.
 
-    What is built from source has no hash that a second build would have again; every other file is checked.
+    Hashes are not required for source builds, which are not reproducible; every other file is checked.
     """
     argv = ["pip", "install", "--python", python, "--compile-bytecode", "--no-deps", "--requirements", str(lock)]
     argv += ["--exclude-newer", spec.exclude_newer] if spec.exclude_newer else []
@@ -211,7 +211,7 @@ def build_install_command(spec: EngineSpec, python: str, lock: Path) -> list[str
 
 
 def record_lock(folder: Path, lock: Path) -> None:
-    """Record the lock with which the engine in `folder` was installed for the first time."""
+    """Record the package lock of the first installation of the engine in `folder`."""
     recorded = lock_file(folder)
     private_files.ensure_private_folder(recorded.parent)
     private_files.replace_private_file(recorded, lock.read_bytes())

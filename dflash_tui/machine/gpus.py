@@ -1,4 +1,4 @@
-"""GPUs as values, which `nvml` fills in: which CUDA_VISIBLE_DEVICES allows, and which to choose."""
+"""GPUs as values, filled in by `nvml`: filter them by CUDA_VISIBLE_DEVICES, and choose among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_DRIVER = "no NVIDIA GPU: the driver is not installed; if there is one, instal
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process on a GPU: its name, empty when it cannot be seen, and its bytes there, None when NVML does not say."""
+    """A process on a GPU: its name (empty if hidden), and its bytes there (None if NVML does not report them)."""
 
     pid: int
     name: str = ""
@@ -23,43 +23,43 @@ class GpuProcess(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU and its state when it was read; what NVML does not say is None or empty."""
+    """A GPU and its state when it was read; values that NVML does not report are None or empty."""
 
     index: int
-    """Its number by NVML, in the order of the PCI bus; CUDA may count otherwise."""
+    """Its NVML index, in PCI bus order; CUDA may number GPUs differently."""
     name: str = ""
     uuid: str = ""
-    """What names it to CUDA, e.g. `GPU-8a1f…`."""
+    """Its name for CUDA, e.g. `GPU-8a1f…`."""
     capability: str = ""
     """Its compute capability, e.g. `9.0`."""
     hardware: Hardware = Hardware.UNKNOWN
     memory_total: int | None = None
-    """Bytes of memory; of a `unified` GPU the machine's MemTotal."""
+    """Bytes of memory; for a `unified` GPU the machine's MemTotal."""
     memory_used: int | None = None
-    """Bytes of memory in use; of a `unified` GPU what is not MemAvailable."""
+    """Bytes of memory in use; for a `unified` GPU MemTotal without MemAvailable."""
     unified: bool = False
     """Whether it shares the machine's memory (GB10)."""
     temperature_c: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     utilisation: float | None = None
-    """Share of the time in which a kernel ran, 0 to 1."""
+    """Share of the time in which a kernel ran, from 0 to 1."""
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     throttle: tuple[str, ...] | None = None
-    """What keeps its clocks down, in words; being idle does not count."""
+    """The reasons for low clocks, in words; idleness does not count."""
     mig: bool | None = None
-    """Whether it is split by MIG; None where it has no such mode."""
+    """Whether MIG is enabled; None if the GPU does not support it."""
     processes: tuple[GpuProcess, ...] | None = None
-    """The processes that use it; None when NVML gives no list."""
+    """The processes that use it; None if NVML gives no list."""
     trouble: str = ""
-    """Why it does not work and what to do, as a sentence; empty when it works."""
+    """Why it does not work and what to do, as a sentence; empty if it works."""
     claimed: str = ""
-    """Who will use it although its memory does not show that yet, as a sentence; empty without one."""
+    """What will use it although its memory does not show it yet, as a sentence; empty if nothing will."""
 
 
 class GpuMemoryUse(NamedTuple):
-    """Bytes of GPU memory in use and in all, and what `used` covers."""
+    """Used and total bytes of GPU memory; `source` says what `used` covers."""
 
     used: int
     total: int
@@ -67,7 +67,7 @@ class GpuMemoryUse(NamedTuple):
 
 
 class GpuProbe(msgspec.Struct, frozen=True):
-    """The answer of NVML: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are none."""
+    """NVML's answer: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are no GPUs."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
@@ -76,10 +76,10 @@ class GpuProbe(msgspec.Struct, frozen=True):
 
 
 def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse | None:
-    """Return the GPU memory that the processes `pids` use on `cards`; None without a GPU that answers.
+    """Return the GPU memory that the processes `pids` use on `cards`; None if no GPU reports its memory.
 
-    Where NVML does not say which process uses what (unified memory, containers with their own pids) it is the
-    use of all processes on all GPUs, and `source` says so.
+    If NVML does not report memory per process (unified memory, containers with their own pids), it is the use of all
+    processes on all GPUs, and `source` says so.
     """
     uses = {
         card.index: sum(process.memory or 0 for process in card.processes or () if process.pid in pids)
@@ -97,7 +97,7 @@ def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse
 
 
 def has_driver() -> bool:
-    """Whether the NVIDIA driver is installed, by its library; who has none is spared what asks it."""
+    """Whether the library of the NVIDIA driver is installed; a cheap check before asking the driver."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -106,9 +106,9 @@ def has_driver() -> bool:
 
 
 def filter_visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES, `visible`, allows; NVML itself ignores that variable.
+    """Return the GPUs that `visible`, a value of CUDA_VISIBLE_DEVICES, allows; NVML itself ignores that variable.
 
-    Numbers are taken as NVML counts, in the order of the PCI bus.
+    Indices are NVML's, in PCI bus order.
     """
     if visible is None:
         return tuple(gpus)
@@ -119,13 +119,13 @@ def filter_visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, 
 
 
 def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tuple[Gpu, ...]:
-    """Return `count` GPUs in the order of their indices, as `wanted`: indices, UUIDs or their starts, or a class.
+    """Return `count` GPUs, sorted by index; `wanted` is a class, or indices, UUIDs or starts of UUIDs.
 
-    Several indices or UUIDs are separated by commas. Of a class, and without a wish of the first class that has
-    enough GPUs, those with the most free memory are taken. A GPU in trouble is never chosen.
+    Several indices or UUIDs are separated by commas. Of a class, the GPUs with the most free memory are chosen; without
+    `wanted`, the first class with enough GPUs is used. A GPU in trouble is never chosen.
 
     Raises:
-        UsageError: There are no such GPUs, or not as many.
+        UsageError: there are no such GPUs, or too few.
     """
     usable = [card for card in gpus if not card.trouble]
     if wanted is None or wanted in set(Hardware):
@@ -142,7 +142,7 @@ def choose_gpus(gpus: Sequence[Gpu], wanted: str | None, count: int = 1) -> tupl
 
 
 def free_memory(card: Gpu) -> int:
-    """Return the bytes that nothing uses; 0 where that is not known, and of a GPU that another launch has reserved."""
+    """Return a GPU's free bytes; 0 if unknown, or if another launch has reserved the GPU."""
     return 0 if card.claimed else (card.memory_total or 0) - (card.memory_used or 0)
 
 

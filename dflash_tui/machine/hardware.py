@@ -1,4 +1,4 @@
-"""Classes of hardware: classify a GPU, and what is typical of a class that this machine is not of. Pure."""
+"""Hardware classes: classify a GPU, and the typical machine of a class. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MIB = 1 << 20
 
 
 class Hardware(StrEnum):
-    """The class of a machine, by which recipes differ: a machine that they know by name, else a GPU architecture."""
+    """The class of a machine, by which recipes differ: a known machine, or else a GPU architecture."""
 
     GB10 = "gb10"
     RTX_5090_LAPTOP = "rtx-5090-laptop"
@@ -32,13 +32,13 @@ class Hardware(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Of compute capability 12.0 and 12.1, and all with arithmetic on FP4, 10.0 and above.
+# Compute capability 12.0 and 12.1; and all with FP4 arithmetic, 10.0 and above.
 SM_12X = frozenset({Hardware.GB10, Hardware.RTX_5090_LAPTOP, Hardware.RTX_5090, Hardware.RTX_PRO_6000})
 WITH_FP4 = SM_12X | {Hardware.B200, Hardware.BLACKWELL}
 
 
 class TypicalMachine(msgspec.Struct, frozen=True):
-    """What is typical of a class: bytes of memory as the driver reports them, and the processor beside the GPU."""
+    """A typical machine of a class: memory in bytes as the driver reports it, and the CPU architecture."""
 
     capability: str
     memory_total: int
@@ -46,8 +46,8 @@ class TypicalMachine(msgspec.Struct, frozen=True):
     unified: bool = False
 
 
-# Totals as nvidia-smi prints them on such a card; for the GB10, whose driver reports none, MemTotal of a DGX Spark.
-# GB10: leptonai/gpud pull request 1170 (2025-12); later systems have up to 121.7 GiB, so this plans with the less.
+# Totals as nvidia-smi prints them; for the GB10, whose driver reports none, MemTotal of a DGX Spark.
+# GB10: leptonai/gpud pull request 1170 (2025-12); later systems have up to 121.7 GiB, so this is the smaller.
 # RTX 5090: noonghunna/club-3090 issue 1261. H100: modal-labs/modal-client pull request 2797 (the 80 GB card; PCIe and
 # NVL cards differ). H200 and RTX 5090 Laptop: nvidia-smi with drivers 580 and 590.
 # RTX PRO 6000: vllm-project/vllm issue 27542. RTX 4090: issue 7553 there. RTX 3090: noonghunna/club-3090 issue 747.
@@ -62,7 +62,7 @@ TYPICAL: dict[Hardware, TypicalMachine] = {
     Hardware.H200: TypicalMachine("9.0", 143_771 * _MIB, "x86_64"),
 }
 
-# The first that fits counts: compute capability, words in the name, class.
+# The first match wins: compute capability, pattern in the name, class.
 _CLASSES = (
     (r"12\.1", "", Hardware.GB10),
     (r"12\.0", r"5090.*\bLaptop\b", Hardware.RTX_5090_LAPTOP),
@@ -70,7 +70,7 @@ _CLASSES = (
     (r"12\.0", r"\bRTX PRO 6000\b", Hardware.RTX_PRO_6000),
     (r"10\.\d+", r"\bG?B200\b", Hardware.B200),
     (r"1[0-2]\.\d+", "", Hardware.BLACKWELL),
-    # A GH200 is no H200: its memory and its processor are others.
+    # A GH200 is not an H200: its memory and CPU differ.
     (r"9\.0", r"\bH100\b", Hardware.H100),
     (r"9\.0", r"\bH200\b", Hardware.H200),
     (r"9\.\d+", "", Hardware.HOPPER),
@@ -82,12 +82,12 @@ _CLASSES = (
 )
 
 
-# By the class of a desktop's GPU its least memory, and the class of one with less.
+# For the class of a desktop GPU: its least memory, and the class of a GPU with less.
 _LAPTOPS = {
     Hardware.RTX_5090: (28 * _GIB, Hardware.RTX_5090_LAPTOP),
     Hardware.RTX_4090: (20 * _GIB, Hardware.ADA),
 }
-# What people call machines of a class, without a maker's name and with - for what stands between words.
+# Common names of each class, without the vendor and with - between words.
 _USUAL_NAMES = {
     Hardware.GB10: "spark dgx-spark sm121 sm-121",
     Hardware.RTX_5090_LAPTOP: "5090-laptop 5090-mobile rtx-5090-mobile 5090m rtx-5090m rtx-5090-laptop-gpu",
@@ -106,7 +106,7 @@ _CLASS_BY_NAME = {name: kind for kind, names in _USUAL_NAMES.items() for name in
 
 
 def parse_class(name: str) -> Hardware | None:
-    """Return the class that goes by `name`, however it is usually written (`H100`, `5090`, `DGX Spark`); else None."""
+    """Return the class with the common name `name`, in any spelling (`H100`, `5090`, `DGX Spark`); else None."""
     plain = re.sub(r"[\s_-]+", "-", name.strip().lower())
     plain = re.sub(r"^(?:nvidia-|geforce-)+", "", plain)
     plain = re.sub(r"^rtx-?(?=\d)", "rtx-", plain)
@@ -114,10 +114,10 @@ def parse_class(name: str) -> Hardware | None:
 
 
 def classify_gpu(name: str, capability: str, memory_total: int | None) -> Hardware:
-    """Return the class of a GPU by its name, compute capability ("12.0") and bytes of memory; it may be UNKNOWN.
+    """Return the class of a GPU by its name, compute capability ("12.0") and bytes of memory; UNKNOWN if none fits.
 
-    Names are cut short ("NVIDIA GeForce RTX 5090 ...") and differ between drivers, and recipes are sized by memory.
-    So a "5090" or a "4090" with the memory of the laptop's (24 and 16 GB) counts as one, whatever else it is called.
+    Names may be cut ("NVIDIA GeForce RTX 5090 ...") and differ between drivers, and recipes are sized by memory. So a
+    "5090" or "4090" with the memory of the laptop's GPU (24 or 16 GB) counts as that one, whatever its name.
     """
     for its_capability, words, kind in _CLASSES:
         if re.fullmatch(its_capability, capability) and re.search(words, name, re.IGNORECASE):

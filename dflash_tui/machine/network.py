@@ -1,6 +1,6 @@
-"""The network of this computer as Linux shows it: interfaces with their addresses, and RoCE devices with their GIDs.
+"""The network of this machine on Linux: interfaces with their addresses, and RoCE devices with their GIDs.
 
-`root` stands for `/`, so that a recorded machine can be read as well. `ibdev2netdev` and `show_gids` are not needed.
+`root` replaces `/`, so that a recorded machine can be read as well. `ibdev2netdev` and `show_gids` are not needed.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Interface(msgspec.Struct, frozen=True):
 
     name: DeviceName
     addresses: tuple[str, ...] = ()
-    """Its IPv4 addresses, each with the length of its network's prefix."""
+    """Its IPv4 addresses with prefix lengths, such as `192.168.1.2/24`."""
     mtu: int = 0
 
 
 class RoceDevice(msgspec.Struct, frozen=True):
-    """An InfiniBand device over Ethernet, by its first port."""
+    """The first port of an InfiniBand device over Ethernet."""
 
     name: DeviceName
     interface: str = ""
-    """The network interface that is the same port; empty when there is none."""
+    """The network interface of the same port; empty if there is none."""
     is_active: bool = False
     gids: dict[int, str] = {}
-    """By index, the IPv4 address of each GID that is RoCE v2."""
+    """The IPv4 address of each RoCE v2 GID, by index."""
 
 
 class Network(msgspec.Struct, frozen=True):
-    """What of a machine's network a server over several hosts could use."""
+    """The parts of a machine's network that a server over several hosts could use."""
 
     interfaces: tuple[Interface, ...] = ()
     devices: tuple[RoceDevice, ...] = ()
@@ -55,7 +55,7 @@ register_type(Network)
 
 
 def read_network(root: Path = _ROOT, addresses: Mapping[str, tuple[str, ...]] | None = None) -> Network:
-    """Return the interfaces that are up and the RoCE devices; `addresses` are those of a recorded machine."""
+    """Return the interfaces that are up and the RoCE devices; `addresses` replaces those of this machine."""
     addresses_by_interface = _list_addresses() if addresses is None else addresses
     interfaces = [
         Interface(name, tuple(own), int(_read_word(place / "mtu") or 0))
@@ -70,13 +70,13 @@ def read_network(root: Path = _ROOT, addresses: Mapping[str, tuple[str, ...]] | 
 
 
 def is_unplugged(interface: str) -> bool:
-    """Whether an interface of this machine is down, or has no carrier, as without its cable; False where none is so."""
+    """Whether an interface of this machine is down or has no carrier; False if there is no such interface."""
     stats = psutil.net_if_stats().get(interface)
     return stats is not None and not stats.isup
 
 
 def _list_addresses() -> dict[str, tuple[str, ...]]:
-    """Return the IPv4 addresses of each interface, such as `192.168.1.2/24`; those of the loopback are left out."""
+    """Return the IPv4 addresses of each interface, such as `192.168.1.2/24`, without loopback addresses."""
     addresses: dict[str, tuple[str, ...]] = {}
     for name, entries in psutil.net_if_addrs().items():
         own = [f"{entry.address}/{entry.netmask}" for entry in entries if entry.family.name == "AF_INET"]
@@ -101,25 +101,25 @@ def _read_device(folder: Path) -> RoceDevice:
 
 
 def _read_word(file: Path) -> str:
-    try:  # a GID that is not in use cannot be read
+    try:  # an unused GID cannot be read
         return file.read_text(errors="replace").strip()
     except OSError:
         return ""
 
 
 class LinkEnd(NamedTuple):
-    """What one host uses of the link."""
+    """One host's end of a link."""
 
     address: str
     interface: str
     mtu: int
     devices: tuple[str, ...] = ()
-    """The RoCE devices, in the order in which NCCL pairs them with the other side's."""
+    """Its RoCE devices, in the order in which NCCL pairs them with those of the other ends."""
     gid_index: int | None = None
 
 
 class Link(NamedTuple):
-    """The link between hosts, an end for each in their order; why it is sockets only, or empty with RoCE."""
+    """The link between hosts, one end per host in their order; `why_sockets` is empty if RoCE is used."""
 
     ends: tuple[LinkEnd, ...]
     why_sockets: str = ""
@@ -131,12 +131,12 @@ class _Place(NamedTuple):
 
 
 def choose_link(networks: Sequence[Network], hosts: Sequence[str], wanted: str = "") -> Link:
-    """Return the link that all hosts have: the subnet with RoCE on every one, else the one with the largest MTU.
+    """Return the best link between all hosts: with RoCE on each, then not link-local, then with the largest MTU.
 
-    `wanted` is an interface of the first host, or an address in the subnet to use, then also a public one.
+    `wanted` is an interface of the first host or an address in the subnet to use, and allows public subnets.
 
     Raises:
-        UsageError: there is no subnet that all of them are in, with an address each.
+        UsageError: there is no subnet in which each host has an address of its own.
     """
     subnets = _list_subnets(networks[0], wanted)
     links = [link for subnet in subnets if (link := _build_link(networks, hosts, subnet))]
@@ -167,7 +167,6 @@ def _list_subnets(network: Network, wanted: str) -> list[IPv4Network]:
 
 
 def _list_places(network: Network, subnet: IPv4Network | None = None) -> list[_Place]:
-    """Return the addresses of a host, all of them or those in a subnet, each with its interface."""
     places = [_Place(each, IPv4Interface(text)) for each in network.interfaces for text in each.addresses]
     usable = [place for place in places if not place.address.is_loopback and place.address.network.prefixlen > 0]
     return [place for place in usable if subnet in {None, place.address.network}]
@@ -188,7 +187,7 @@ def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4N
     for end, own, network, host in zip(plain, devices, networks, hosts, strict=True):
         if why := _explain_sockets(end, own, network, host):
             return Link(plain, why)
-    count = min(map(len, devices))  # NCCL pairs them by their position
+    count = min(map(len, devices))  # NCCL pairs devices by position
     ends = []
     for end, own in zip(plain, devices, strict=True):
         index = _find_gid_index(own[:count], subnet)
@@ -200,7 +199,7 @@ def _build_link(networks: Sequence[Network], hosts: Sequence[str], subnet: IPv4N
 
 
 def _find_place(network: Network, subnet: IPv4Network) -> _Place | None:
-    """Return where a host is in the subnet: each port of a Spark shows twice, the second half with a capital P."""
+    """Return a host's address in the subnet; a Spark shows each port twice, the second time with a capital P."""
     places = _list_places(network, subnet)
     return min(places, key=lambda place: ("P" in place.interface.name, place.interface.name), default=None)
 
@@ -213,13 +212,13 @@ def _list_devices(network: Network, subnet: IPv4Network) -> list[RoceDevice]:
 
 
 def _find_gid_index(devices: Sequence[RoceDevice], subnet: IPv4Network) -> int | None:
-    """Return the index at which all of these devices have a GID of the subnet: NCCL takes one index for all."""
+    """Return the lowest index at which all devices have a GID in the subnet: NCCL uses one index for all."""
     sets = [{index for index, address in device.gids.items() if ip_address(address) in subnet} for device in devices]
     return min(set.intersection(*sets), default=None) if sets else None
 
 
 def _explain_sockets(end: LinkEnd, devices: list[RoceDevice], network: Network, host: str) -> str:
-    """Return why a host cannot use RoCE on the link; empty when it can."""
+    """Return why a host cannot use RoCE on the link; empty if it can."""
     if devices:
         return ""
     own = [device for device in network.devices if device.interface == end.interface]

@@ -1,7 +1,7 @@
-"""Read GPUs from the NVIDIA driver through NVML; the only module that imports pynvml, which costs 80 ms.
+"""Read GPUs from the NVIDIA driver through NVML; the only module that imports pynvml, which takes 80 ms.
 
-What is not known is None. A call into the driver that hangs can neither be ended nor waited for, so one query runs at a
-time, in a daemon thread, and callers have a timeout.
+Unknown values are None. A driver call that hangs cannot be interrupted, so one query runs at a time, in a daemon
+thread, and callers have a timeout.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dflash_tui.machine.processes import read_process_name
 
 T = TypeVar("T")
 
-# The driver may have to wake the GPUs first, which takes seconds where nothing uses them.
+# Seconds. The driver may have to wake idle GPUs first.
 TIMEOUT = 5.0
-# Of what the GPUs have consumed, which is asked beside a measurement.
+# Seconds, for the energy counters, which are read during a measurement.
 _ENERGY_TIMEOUT = 0.5
 
 _ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
@@ -63,7 +63,7 @@ _begin_session = cache(pynvml.nvmlInit)
 
 
 def _ask(query: Callable[[], T], timeout: float) -> T:
-    """Return what `query` returns in a thread of its own; raise TimeoutError while the driver does not answer it."""
+    """Run `query` in a thread and return its result; raise TimeoutError if the driver does not answer in time."""
     global _running  # noqa: PLW0603 - while one query hangs, others are refused
     if not _lock.acquire(timeout=timeout):
         raise TimeoutError
@@ -78,7 +78,7 @@ def _ask(query: Callable[[], T], timeout: float) -> T:
 
 
 def probe_gpus(timeout: float = TIMEOUT) -> GpuProbe:
-    """Return the GPUs that NVML shows now; without any, `why_none` says why and what to do."""
+    """Return the GPUs that NVML reports now; if there are none, `why_none` says why and what to do."""
     try:
         return _ask(_probe, timeout)
     except TimeoutError:
@@ -87,7 +87,7 @@ def probe_gpus(timeout: float = TIMEOUT) -> GpuProbe:
 
 
 def probe_visible_gpus() -> GpuProbe:
-    """Return what `probe_gpus` does, with the GPUs only that CUDA_VISIBLE_DEVICES of our environment allows."""
+    """Return the result of `probe_gpus` with only the GPUs that our CUDA_VISIBLE_DEVICES allows."""
     probe = probe_gpus()
     visible = filter_visible_gpus(probe.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
     why_none = probe.why_none or ("" if visible else "CUDA_VISIBLE_DEVICES of this shell names no GPU of this machine")
@@ -95,17 +95,17 @@ def probe_visible_gpus() -> GpuProbe:
 
 
 def read_gpus(timeout: float = TIMEOUT) -> tuple[Gpu, ...] | None:
-    """Return the GPUs as they are now; None without any, or when the driver does not answer or does not work."""
+    """Return the GPUs as they are now; None if there are none or the driver does not answer or work."""
     return probe_gpus(timeout).gpus or None
 
 
 def find_energy_meter(uuids: Sequence[str]) -> Callable[[], float | None] | None:
-    """Return what reads the joules that these GPUs have consumed; None without any."""
+    """Return a function that reads the joules that these GPUs have consumed; None without GPUs."""
     return partial(read_energy, uuids) if uuids else None
 
 
 def read_energy(uuids: Sequence[str]) -> float | None:
-    """Return the joules that these GPUs have consumed since their driver was loaded; None where one does not say."""
+    """Return the joules that these GPUs have consumed since the driver was loaded; None if one is not reported."""
 
     def add_up() -> float:
         _begin_session()
@@ -145,7 +145,7 @@ def _read_working(index: int, handle: Any) -> Gpu:
     capability = "{}.{}".format(*version) if version else ""
     total, used = _read_memory(handle)
     hardware = classify_gpu(name, capability, total)
-    # Drivers of the GB10 support no memory query, or answer 0; one that answers would still mean the machine's.
+    # Drivers of the GB10 support no memory query or answer 0; any other answer would be the machine's memory.
     unified = hardware is Hardware.GB10 or total == 0
     if unified:
         system = psutil.virtual_memory()
@@ -174,7 +174,7 @@ def _read_working(index: int, handle: Any) -> Gpu:
 
 
 def _get(query: Callable[..., Any], *args: Any, handle: Any = None) -> Any:
-    """Return what NVML answers, None where it does not; what a GPU in trouble answers is raised."""
+    """Return NVML's answer, or None if the query fails; the errors of a GPU in trouble are raised."""
     try:
         return query(*args) if handle is None else query(handle, *args)
     except _ERRORS as error:
@@ -184,9 +184,9 @@ def _get(query: Callable[..., Any], *args: Any, handle: Any = None) -> Any:
 
 
 def _read_memory(handle: Any) -> tuple[int | None, int | None]:
-    """Return the bytes of memory in all and in use: zeros where the GPU has none of its own, None if unknown."""
+    """Return the total and used bytes of memory: zeros for a GPU without its own memory, None if unknown."""
     try:
-        # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
+        # Version 2 excludes the memory that the driver reserves for itself, as nvidia-smi does.
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
     except pynvml.NVMLError_NotSupported:
         return 0, 0
@@ -198,17 +198,17 @@ def _read_memory(handle: Any) -> tuple[int | None, int | None]:
 
 
 def _name_throttle(reasons: int | None) -> tuple[str, ...] | None:
-    """Return what keeps the clocks down in plain words, None if unknown; being idle does not count."""
+    """Return the reasons for low clocks in plain words, without idleness; None if unknown."""
     if reasons is None:
         return None
-    # The general slowdown comes with the particular ones.
+    # The bit for any slowdown is set together with the specific ones.
     if reasons & (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown):
         reasons &= ~pynvml.nvmlClocksEventReasonHwSlowdown
     return tuple(words for bit, words in _THROTTLE if reasons & bit)
 
 
 def _read_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
-    """Return the processes, with their bytes where NVML says them; None when it gives no list."""
+    """Return the GPU's processes, each with its bytes if NVML reports them; None if NVML gives no list."""
     queries = (pynvml.nvmlDeviceGetGraphicsRunningProcesses, pynvml.nvmlDeviceGetComputeRunningProcesses)
     lists = [processes for query in queries if (processes := _get(query, handle)) is not None]
     memory = {process.pid: process.usedGpuMemory or None for processes in lists for process in processes}

@@ -1,4 +1,4 @@
-"""The environment variables of the processes that we start: a server has the user's, a helper has no secrets.
+"""Environment variables of the processes that we start: a server inherits the user's, a helper gets no secrets.
 
 A helper is uv, pip, the engine's Python before a launch, or a driver's tool; it may name the secrets that it needs.
 """
@@ -10,18 +10,18 @@ import os
 from dflash_tui.common import paths
 from dflash_tui.common.secrets import is_secret, looks_secret
 
-# Set for this program, or would change what the server says and to whom; a server starts without them.
+# Not inherited by servers and helpers: meant for this program's Python, or would change what a server does.
 _DROPPED = frozenset({"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VLLM_API_KEY"})
-# With passwords in their addresses, on purpose, and only for who uses the network.
+# Their URLs may contain passwords; only helpers that use the network get them.
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-# Where packages come from. The name or the password for a private index is in them on purpose: uv and pip have no
-# other use for them, while a token to publish, or one for GitHub, stays here.
+# Where packages come from. User names and passwords for private indexes are included on purpose, since uv and pip need
+# them; tokens for publishing or for GitHub are not.
 PACKAGE_INDEXES = (
     *PROXIES,
     *("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_KEYRING_PROVIDER"),
     *("PIP_INDEX", "PIP_EXTRA_INDEX", "PIP_FIND_LINKS", "PIP_KEYRING_PROVIDER", "PIP_PROXY"),
 )
-# A program that asks for a passphrase, which has the name of a secret.
+# A program that asks for a passphrase; its name looks like a secret's.
 OPENSSH = "SSH_ASKPASS"
 
 
@@ -35,17 +35,17 @@ def build_server_environment() -> dict[str, str]:
 
 
 def build_own_environment() -> dict[str, str]:
-    """Return our environment for another process of this program, which finds our package where this one did."""
+    """Return our environment for another process of this program, which imports the same package."""
     return {**os.environ, "PYTHONPATH": build_own_path()}
 
 
 def build_own_path() -> str:
-    """Return the PYTHONPATH by which another process of this program finds our package where this one did."""
+    """Return the PYTHONPATH by which another process of this program imports the same package."""
     return os.pathsep.join(filter(None, (str(paths.PACKAGE_ROOT.parent), os.environ.get("PYTHONPATH"))))
 
 
 def build_helper_environment(*needed: str) -> dict[str, str]:
-    """Return our environment for a helper, without secrets but for variables whose names begin with one of `needed`."""
+    """Return our environment for a helper, without secrets except variables that start with one of `needed`."""
     env = {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""Processes: which one a pid is, those of a server, those that outlived theirs; signalled only when they are ours."""
+"""Processes: identify them, list a server's, find orphans, and signal only those that are ours."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import psutil
 
 
 def read_process_identity(pid: int) -> str:
-    """Return `boot:ticks` of a live process, which names it for good, or an empty string for none or a zombie.
+    """Return `boot:ticks`, which identifies a live process for good; empty if there is none or it is a zombie.
 
-    The ticks since boot (proc_pid_stat(5), field 22) are used, since times of day move with the clock.
+    The ticks are its start time since boot (proc_pid_stat(5), field 22), since times of day move with the clock.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -28,7 +28,7 @@ def read_process_identity(pid: int) -> str:
 
 @cache
 def read_boot_id() -> str:
-    """Return the id of this boot of the machine (random(4)), empty when it cannot be read."""
+    """Return the id of this boot of the machine (random(4)); empty if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -36,20 +36,20 @@ def read_boot_id() -> str:
 
 
 def is_from_another_boot(born: str) -> bool:
-    """Whether a process with this identity lived before the machine was booted the last time."""
+    """Whether the process with the identity `born` ran before the last boot of the machine."""
     then, now = born.partition(":")[0], read_boot_id()
     return bool(then and now) and then != now
 
 
 def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.Process]:
-    """Return the live processes of the session that `leader`, whose identity was `born`, started; it comes first.
+    """Return the live processes of the session that `leader` started, the leader first.
 
-    Once the leader is gone a process counts only if it works in `folder`, since the pid may have been given to
-    another session since.
+    `born` is the leader's identity. Once the leader has ended, a process counts only if it works in `folder`, since
+    another session may have the pid by now.
     """
     boot, _, started = born.partition(":")
     present = read_process_identity(leader)
-    if present and present != born:  # the kernel gives no number away that a session still has, so that is over
+    if present and present != born:  # the kernel reuses the pid only once the session is over
         return []
     leader_lives = present == born
     members = []
@@ -68,7 +68,7 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
 
 
 def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
-    """Return the resident bytes of `members` that still exist."""
+    """Return the resident bytes of those of `members` that still exist."""
     total = 0
     for process in members:
         try:
@@ -79,7 +79,7 @@ def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
 
 
 def measure_swapped_memory(members: Iterable[psutil.Process]) -> int:
-    """Return the bytes of `members` that the kernel has put on a disk (proc(5), status: VmSwap)."""
+    """Return the bytes of `members` in swap (proc(5), status: VmSwap)."""
     total = 0
     for process in members:
         try:
@@ -91,7 +91,7 @@ def measure_swapped_memory(members: Iterable[psutil.Process]) -> int:
 
 
 def list_listening_ports(process: psutil.Process) -> set[int]:
-    """Return the TCP ports on which a process listens, as far as they may be known."""
+    """Return the TCP ports on which a process listens; empty if they cannot be read."""
     try:
         return {s.laddr.port for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN}
     except psutil.Error:
@@ -99,12 +99,12 @@ def list_listening_ports(process: psutil.Process) -> set[int]:
 
 
 def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
-    """Whether one of `members` is the program that answers on TCP `port`."""
+    """Whether one of `members` listens on TCP `port`."""
     return any(port in list_listening_ports(process) for process in members)
 
 
 class Listener(NamedTuple):
-    """Who listens at a TCP address; the pid is None where it may not be known, as of another user's process."""
+    """A listening TCP socket; the pid is None if it is hidden, as for another user's process."""
 
     host: str
     port: int
@@ -112,7 +112,7 @@ class Listener(NamedTuple):
 
 
 def list_listeners() -> list[Listener]:
-    """Return who listens on this machine, by port; empty where that may not be known."""
+    """Return the listening TCP sockets of this machine, sorted by port; empty if they cannot be read."""
     try:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
@@ -128,7 +128,7 @@ def list_listeners() -> list[Listener]:
 
 
 def find_port_listener(port: int) -> str:
-    """Return who listens on TCP `port` as `name (pid 1234)`; empty if none does, or it may not be known."""
+    """Return the process that listens on TCP `port` as `name (pid 1234)`; empty if there is none or it is unknown."""
     for listener in list_listeners():
         if listener.port == port:
             if listener.pid is None:
@@ -139,7 +139,7 @@ def find_port_listener(port: int) -> str:
 
 
 def read_process_name(pid: int) -> str:
-    """Return the name of a process; empty where there is none, or it may not be known."""
+    """Return the name of a process; empty if there is none or it cannot be read."""
     try:
         return psutil.Process(pid).name()
     except psutil.Error:
@@ -147,7 +147,7 @@ def read_process_name(pid: int) -> str:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether the process that this object was made for still runs."""
+    """Whether the process still runs; False for a zombie or another process with its pid."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -155,7 +155,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def is_suspended(process: psutil.Process) -> bool:
-    """Whether a signal has stopped this process, as SIGSTOP does, until SIGCONT."""
+    """Whether a signal such as SIGSTOP has suspended the process."""
     try:
         return bool(process.status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -163,7 +163,7 @@ def is_suspended(process: psutil.Process) -> bool:
 
 
 def is_resource_tracker(process: psutil.Process) -> bool:
-    """Whether it is Python's, which removes shared memory once all that use it have ended, and ends then."""
+    """Whether it is Python's resource tracker, which removes shared memory once all its users have ended."""
     try:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
     except psutil.Error:
@@ -171,7 +171,7 @@ def is_resource_tracker(process: psutil.Process) -> bool:
 
 
 def list_descendants(pid: int) -> list[psutil.Process]:
-    """Return the processes that a process has started, and those that they have; none where it has ended."""
+    """Return all descendants of a process; empty if it has ended."""
     try:
         return list(psutil.Process(pid).children(recursive=True))
     except psutil.Error:
@@ -179,7 +179,7 @@ def list_descendants(pid: int) -> list[psutil.Process]:
 
 
 def end_processes(members: Iterable[psutil.Process], patience: float) -> list[psutil.Process]:
-    """Tell processes to end, and kill those that have not after `patience` seconds; return which run even then."""
+    """Send SIGTERM and, after `patience` seconds, SIGKILL; return the processes that still run."""
     left = list(members)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
@@ -190,7 +190,7 @@ def end_processes(members: Iterable[psutil.Process], patience: float) -> list[ps
 
 
 def send_signal(process: psutil.Process, number: int) -> None:
-    """Send the signal, unless the pid has another process by now."""
+    """Send a signal, unless the process has ended or another one has its pid."""
     try:
         process.send_signal(number)
     except psutil.Error:
@@ -198,12 +198,12 @@ def send_signal(process: psutil.Process, number: int) -> None:
 
 
 async def end_group(process: asyncio.subprocess.Process, patience: float) -> None:
-    """Tell a process that was started in a session of its own to end, with all that it has started; then kill the rest.
+    """Send SIGTERM to the group of a process, and SIGKILL once the process has ended or after `patience` seconds.
 
-    The signals go to the group, so that they reach a process that is being started as well; what runs when the first
-    one has ended, or after `patience` seconds, is killed.
+    The process was started in a session of its own. Signals go to its group, so that they also reach processes that are
+    just being started.
     """
-    if process.returncode is not None:  # its group may be another's by now
+    if process.returncode is not None:  # another group may have its id by now
         return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -214,15 +214,16 @@ async def end_group(process: asyncio.subprocess.Process, patience: float) -> Non
     await process.wait()
 
 
-# How vLLM names the processes that a server starts, by setproctitle; the kernel keeps 15 letters of that. The server
-# itself is VLLM::APIServer at most.
+# Titles of the processes that a vLLM server starts (setproctitle), cut to the kernel's 15 characters. The server itself
+# is at most VLLM::APIServer.
 _STARTED = ("VLLM::EngineCor", "VLLM::Worker", "VLLM::DPCoordin")
 
 
 class Orphan(NamedTuple):
-    """An engine process whose server is gone: its pid, its name, and the resident bytes of it and its children.
+    """An engine process whose server has ended: its pid, its name, and the resident bytes of it and its children.
 
-    `born` is its identity (see `processes`), `port` one on which it listens: a forked engine has its server's socket.
+    `born` is its identity (`read_process_identity`). `port` is one on which it listens: a forked engine inherits its
+    server's socket.
     """
 
     pid: int
@@ -233,10 +234,10 @@ class Orphan(NamedTuple):
 
 
 def find_orphans() -> list[Orphan]:
-    """Return vLLM's engine and worker processes that outlived who started them.
+    """Return vLLM's engine and worker processes whose parent has ended.
 
-    Who started one is in the same session. When that ends, init or another reaper (systemd --user, a container's
-    init) adopts the process, and that is in a session of its own.
+    A living parent is in the same session. Once it ends, init or another reaper (systemd --user, a container's init)
+    adopts the process, and the reaper is in another session.
     """
     orphans = []
     for process in psutil.process_iter():

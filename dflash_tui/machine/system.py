@@ -1,4 +1,4 @@
-"""What Linux says of this machine, each answer may be unknown; `root` stands for `/` of a recorded machine."""
+"""What Linux reports about this machine; values may be unknown. `root` replaces `/` to read a recorded machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NETWORK = re.compile(r"nfs|cifs|smb|9p|sshfs|ceph|lustre")
 
 
 class SystemMemory(NamedTuple):
-    """Bytes of /proc/meminfo: what there is, what a program can get, file pages that are cached, and swap."""
+    """Bytes from /proc/meminfo: in total, available to programs, cached file pages, and swap."""
 
     total: int
     available: int
@@ -33,7 +33,7 @@ class SystemMemory(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """What a folder lies on: the device's name, and how it is attached (`nvme`, `usb`, `disk`, `network`, or empty)."""
+    """The disk of a folder: its device name, and its kind (`nvme`, `usb`, `disk`, `network`, or empty)."""
 
     device: str
     kind: str
@@ -52,9 +52,9 @@ def read_system_memory(root: Path = _ROOT) -> SystemMemory:
 
 
 def read_memory_stall(root: Path = _ROOT) -> float | None:
-    """Return the share of the last ten seconds in which all programs waited for memory; None where Linux does not say.
+    """Return the share of the last ten seconds in which all programs waited for memory; None if Linux does not say.
 
-    They wait while pages are read from swap, or read again since the page cache had no room for them (proc(5),
+    Programs wait while pages are read from swap, or read again after the page cache dropped them (proc(5),
     /proc/pressure/memory).
     """
     try:
@@ -66,11 +66,11 @@ def read_memory_stall(root: Path = _ROOT) -> float | None:
 
 
 def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
-    """Return what kind of disk `folder`, or the nearest folder above it that exists, lies on."""
+    """Return the disk of `folder`, or of the nearest folder above it that exists."""
     folder = paths.find_existing(folder).resolve()
     number = folder.stat().st_dev
     device = root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
-    if not device.exists():  # a file system of no single disk has a number of its own, and may name one all the same
+    if not device.exists():  # the number is not a disk's, but the mount may still name one
         source, kind = _mount(folder)
         if _NETWORK.search(kind):
             return Disk("", "network")
@@ -78,7 +78,7 @@ def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
             return Disk("", "")
         device = root / "sys/class/block" / Path(source).name
     device = device.resolve()
-    # An encrypted or logical volume is made of others; the first tells what they are.
+    # An encrypted or logical volume lies on other devices; the first one determines the kind.
     while below := sorted(device.glob("slaves/*")):
         device = below[0].resolve()
     path = str(device)
@@ -86,7 +86,7 @@ def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
 
 
 def _mount(folder: Path) -> tuple[str, str]:
-    """Return what is mounted where `folder` lies, and its kind of file system; empty strings without."""
+    """Return the device and the file system type mounted at `folder`; empty strings if unknown."""
     import psutil
 
     mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
@@ -95,9 +95,9 @@ def _mount(folder: Path) -> tuple[str, str]:
 
 
 def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> float | None:
-    """Return the bytes per second at which the largest file is read from its disk; None without one.
+    """Return the speed in bytes per second at which the largest file is read from disk; None without a large file.
 
-    Its pages are dropped from the page cache first, which needs no rights. Reading ends after three seconds.
+    The file is dropped from the page cache first, which needs no privileges. Reading ends after three seconds.
     """
     largest = max(files, key=lambda file: file.stat().st_size, default=None)
     if largest is None or largest.stat().st_size < _CHUNK:
@@ -112,7 +112,7 @@ def measure_read_speed(files: Iterable[Path], limit: int = _PROBE_BYTES) -> floa
 
 
 def release_page_cache(files: Iterable[Path]) -> int:
-    """Drop the files' pages from the page cache (posix_fadvise(2), DONTNEED) and return the bytes that this freed."""
+    """Drop the files from the page cache (posix_fadvise(2), DONTNEED) and return the bytes that this freed."""
     before = read_system_memory().cached
     for path in files:
         try:
@@ -124,9 +124,9 @@ def release_page_cache(files: Iterable[Path]) -> int:
 
 
 def is_on_battery(root: Path = _ROOT) -> bool | None:
-    """Whether a laptop runs from its battery; None when there is no power supply to ask."""
+    """Whether a laptop runs on battery; None if Linux lists no external power supply."""
     supplies = root.glob("sys/class/power_supply/*")
-    # The battery of a wireless mouse is online, too.
+    # Batteries are ignored: that of a wireless mouse is online, too.
     online = [_word(supply / "online") for supply in supplies if _word(supply / "type") in {"Mains", "USB"}]
     return "1" not in online if online else None
 
@@ -145,13 +145,13 @@ def is_wsl(root: Path = _ROOT) -> bool:
 
 
 def find_compiler(variable: str = "CC", names: Sequence[str] = ("gcc", "clang")) -> str | None:
-    """Return the compiler that Triton and Inductor would take, by the variable or one of the names; None without."""
+    """Return the compiler that Triton and Inductor would use, by `variable` or `names`; None if there is none."""
     command = os.environ.get(variable, "").split()
     return next((path for name in command[:1] or names if (path := shutil.which(name))), None)
 
 
 def find_nvcc() -> str | None:
-    """Return the CUDA compiler, in the path or where CUDA is usually put, or None."""
+    """Return the CUDA compiler in PATH or in CUDA_HOME (/usr/local/cuda), or None."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
 
@@ -162,7 +162,7 @@ _BUS = "org.freedesktop.login1"
 
 
 class LogoutRisk(NamedTuple):
-    """What happens to a server when its user's last login ends: the settings that do it, empty when it lives on."""
+    """The settings that end a server when its user's last login ends; empty if the server survives."""
 
     settings: tuple[str, ...]
     user: str
@@ -170,7 +170,7 @@ class LogoutRisk(NamedTuple):
 
 
 def read_logout_risk(root: Path = _ROOT, uid: int | None = None) -> LogoutRisk | None:
-    """Return what ends a detached server at the end of a login; None without systemd-logind, or where it is silent."""
+    """Return what ends a detached server at logout; None if systemd-logind is missing or does not answer."""
     if not (root / "run/systemd/seats").is_dir():
         return None
     uid = os.getuid() if uid is None else uid
@@ -181,7 +181,7 @@ def read_logout_risk(root: Path = _ROOT, uid: int | None = None) -> LogoutRisk |
 
 
 def judge_logout(manager: str | None, user: str | None, uid: int) -> LogoutRisk | None:
-    """Return what the answers of `busctl` and `loginctl` come to; None where the first says nothing."""
+    """Return the risk by the outputs of `busctl` and `loginctl`; None if the first is unusable."""
     lines = (manager or "").split("\n")
     if len(lines) < 2 or not re.match(r"b (true|false)$", lines[0]):
         return None
@@ -197,7 +197,7 @@ def judge_logout(manager: str | None, user: str | None, uid: int) -> LogoutRisk 
 
 
 def _run(*command: str) -> str | None:
-    """Return what a command of systemd prints; None when it is not there, fails, or takes too long."""
+    """Return the output of a systemd command; None if it is missing, fails or times out."""
     try:
         done = subprocess.run(
             command,

@@ -17,21 +17,21 @@ from dflash_tui.machine.process_environment import build_own_environment
 
 
 class DetachedProcess(NamedTuple):
-    """A process in a session of its own, with the file that has what it writes."""
+    """A process in its own session, with the file of its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
     began: int
-    """Where in the file its own output begins."""
+    """The offset in the file at which its own output begins."""
 
     def read_last_words(self) -> str:
-        """Return the last three lines that it has written as one clean line."""
+        """Return the last three lines of its output as one clean line."""
         output = self.log.read_bytes()[self.began :].decode(errors="replace")
         return truncate(join_last_lines(output, 3), 500)
 
 
 def start_detached(log: Path, module: str, *words: str) -> DetachedProcess:
-    """Start a module of ours as a detached program, in the folder of its log, to which its output is appended."""
+    """Start one of our modules as a detached process, in the folder of `log`, to which its output is appended."""
     with open(log, "ab", opener=private_files.open_private) as file:
         began = file.tell()
         process = subprocess.Popen(
@@ -46,7 +46,7 @@ def start_detached(log: Path, module: str, *words: str) -> DetachedProcess:
         return DetachedProcess(process, log, began)
 
 
-# Its stdin is closed when its parent exits. Python ignores two signals, which the program would inherit.
+# Its stdin closes when its parent exits. Python ignores two signals; the program would inherit that.
 _WAIT_SCRIPT = """\
 import os, signal, sys
 report = int(sys.argv[1])
@@ -64,9 +64,9 @@ except OSError as error:
 
 
 class GatedProcess:
-    """A process that executes its program when released; it exits if its launcher is killed before.
+    """A process that executes its program when released, and exits if its launcher is killed before that.
 
-    It has the pid and the start time that the program will have, since it replaces itself with the program.
+    The program replaces the process, and so keeps its pid and start time.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: Path, output: IO[bytes]) -> None:
@@ -74,7 +74,7 @@ class GatedProcess:
         self._exec_error, report = os.pipe()
         self._open = [self._gate, self._exec_error]
         try:
-            # Not asyncio's: it kills the child when its transport is collected.
+            # Not asyncio's, which kills the child when its transport is collected.
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _WAIT_SCRIPT, str(report), *argv],
                 stdin=wait,
@@ -93,7 +93,7 @@ class GatedProcess:
             os.close(report)
 
     def release(self) -> None:
-        """Execute the program; raise OSError where there is no such program, or it cannot be executed."""
+        """Execute the program; raise OSError if that fails."""
         try:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._gate, b"!")

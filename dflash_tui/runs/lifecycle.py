@@ -31,7 +31,7 @@ from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, FarRank, Run
 # vLLM exits within 5 s of SIGTERM if it exits at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
-# For what Python runs beside a server to remove its shared memory: hundreds of megabytes would stay until a reboot.
+# Python's resource tracker is spared: without it hundreds of megabytes of shared memory would stay until a reboot.
 _TRACKER_ROUNDS = 50
 
 
@@ -46,18 +46,18 @@ def launch_server(
     far_ranks: Iterable[FarRank] = (),
     models: Mapping[str, str] = {},
 ) -> Run:
-    """Start the server of `plan` detached, in a session of its own, and return its run, which records all else.
+    """Start the server of `plan` detached, in its own session, and return its run, which records the other arguments.
 
     Raises:
         ServerFailed: the process could not be started.
-        UsageError: it would be reachable from other machines without a key.
+        UsageError: the server would be reachable from other machines without a key.
     """
     env = _server_environment(plan)
     now = time.time()
     name, folder = _create_run_folder(plan.recipe, now)
     _make_cache_folder(plan)
     try:
-        # Opened for appending, so that a truncated log continues at its start, not behind a gap.
+        # Opened for appending, so that a truncated log continues at its start, not after a gap.
         with open(folder / LOG_NAME, "ab", opener=private_files.open_private) as log:
             gated = GatedProcess(plan.argv, env, folder, log)
     except OSError as error:
@@ -84,9 +84,8 @@ def launch_server(
 
 
 def _server_environment(plan: Plan) -> dict[str, str]:
-    """Return the variables of the server of `plan`, with its API key if it needs one."""
     key = required_api_key(plan)
-    # The phases are read from the log, so its level must be the one that has them.
+    # Phases are read from the log, which has them at level INFO.
     log_level = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_CONFIGURE_LOGGING": "1"}
     env = process_environment.build_server_environment() | log_level | plan.env
     env |= {"PATH": f"{Path(plan.argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
@@ -94,7 +93,7 @@ def _server_environment(plan: Plan) -> dict[str, str]:
 
 
 def _record_and_release(run: Run, folder: Path, gated: GatedProcess) -> None:
-    """Write `run.json`, then let the server start: without its record it could not be found or stopped."""
+    """Write `run.json`, then let the server start: without a record it could not be found or stopped."""
     try:
         private_files.replace_private_file(folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(run), indent=1))
     except OSError as error:
@@ -115,7 +114,7 @@ def _start_failure(plan: Plan, folder: Path, error: OSError) -> ServerFailed:
 
 
 def required_api_key(plan: Plan) -> str:
-    """Return the API key of an open server, empty for one that is not open; raise UsageError without a valid one."""
+    """Return the API key of a server open to other machines, else empty; raise UsageError if it is invalid."""
     key = os.environ.get(KEY_VARIABLE, "").strip() if plan.is_open else ""
     if plan.is_open and not (len(key) >= _MIN_KEY_LENGTH and key.isascii() and key.isprintable()):
         what = f"other machines can reach a server on {plan.host}"
@@ -127,10 +126,10 @@ def required_api_key(plan: Plan) -> str:
 
 
 def _make_cache_folder(plan: Plan) -> None:
-    """Make the folder of our caches for its owner alone where the server would make it as it likes."""
+    """Make our cache folder private if the server would otherwise create it with other permissions."""
     folder = paths.cache_folder()
     if any(Path(value).is_relative_to(folder) for value in plan.env.values()):
-        with contextlib.suppress(OSError):  # the server says what it misses
+        with contextlib.suppress(OSError):  # the server reports what it lacks
             private_files.ensure_private_folder(folder)
 
 
@@ -153,8 +152,8 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
 async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool = True) -> float:
     """Stop the server and every process of its session; return how many seconds it took.
 
-    The leader gets SIGTERM; what is left after `grace` seconds gets SIGKILL, what removes its shared memory at last.
-    With `by_request` false it counts as failed, not as stopped.
+    The leader gets SIGTERM. After `grace` seconds the rest get SIGKILL, except Python's resource tracker, which ends by
+    itself. Without `by_request` the run counts as failed, not as stopped.
 
     Raises:
         DflashError: a process of the session survived SIGKILL.
@@ -169,7 +168,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
     deadline = began + grace
     while time.monotonic() < deadline and server_process.is_alive(run):
         await asyncio.sleep(0.1)
-    await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core exits after its parent by itself
+    await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core exits by itself after its parent
     for round_number in range(50):
         remaining = [
             p
@@ -194,9 +193,9 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
 
 
 def find_free_port(wanted: int) -> int:
-    """Return `wanted`, or the next of a hundred ports that no program uses and no launch has reserved."""
-    # A starting vLLM has bound its port, but does not listen yet; that cannot be told from a port just left.
-    # Reservations first: one is given up when its run is recorded, so that looking for runs first can miss both.
+    """Return the first of a hundred ports from `wanted` on that is neither in use nor reserved."""
+    # A starting vLLM has bound its port but does not listen yet, which looks like a port that was just released.
+    # Reservations are read first: one ends when its run is recorded, so reading runs first could miss both.
     ours = {plan.port for claim in reservation.list_reservations() for plan in claim.plans}
     ours |= {run.plan.port for run in registry.list_living_runs()}
     for port in range(wanted, min(wanted + 100, 65536)):
@@ -206,7 +205,7 @@ def find_free_port(wanted: int) -> int:
 
 
 def _is_port_taken(port: int) -> bool:
-    """Whether another program has `port` on this machine, by IPv4 or by IPv6, which not every machine has."""
+    """Whether another program uses `port`, over IPv4 or, if the machine has it, IPv6."""
     for family, address in ((socket.AF_INET, HOST), (socket.AF_INET6, "::1")):
         try:
             with socket.socket(family) as probe:
@@ -219,8 +218,8 @@ def _is_port_taken(port: int) -> bool:
 
 
 def port_owner(port: int) -> str:
-    """Return who has `port`, as text: a server of ours or what is left of one, a launch, or another program."""
-    reserved = [  # before the runs, as for a free port
+    """Return the owner of `port` as text: a server of ours or its leftovers, a launch, or another program."""
+    reserved = [  # read before the runs, as in `find_free_port`
         claim.holder for claim in reservation.list_reservations() if any(plan.port == port for plan in claim.plans)
     ]
     ours = [
@@ -233,9 +232,9 @@ def port_owner(port: int) -> str:
 
 
 def describe_passed_ports(wanted: int, free: int) -> str:
-    """Return who has `wanted`, and how many ports after it are taken: `8000 is held by A, and 2 more ports are taken`.
+    """Return the owner of `wanted` and the taken ports after it: `8000 is held by A, and 2 more ports are taken`.
 
-    An A/B has its port between its boots as well, when nothing listens on it.
+    An A/B also holds its port between its boots, when nothing listens on it.
     """
     more = free - wanted - 1
     taken = f", and {pluralize(more, 'more port')} {'is' if more == 1 else 'are'} taken" if more > 0 else ""
@@ -243,9 +242,9 @@ def describe_passed_ports(wanted: int, free: int) -> str:
 
 
 def _describe_leftover(port: int, *, someone_listens: bool) -> str:
-    """Return the engine that has the port of its server, which was killed, and how to stop it; empty without one.
+    """Return the orphaned engine that holds the port of its killed server, and how to stop it; empty without one.
 
-    A forked engine has the socket of its server, which may not have come to listen.
+    A forked engine inherits its server's socket, even if the server never listened on it.
     """
     for orphan in find_orphans():
         if someone_listens and orphan.port != port:

@@ -1,4 +1,4 @@
-"""Find the runs that were recorded on this machine, and the records that cannot be read."""
+"""Find the runs recorded on this machine, and the records that cannot be read."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ _decoder: msgspec.json.Decoder[Run] = msgspec.json.Decoder(Run)
 
 
 def list_runs() -> list[Run]:
-    """Return all recorded runs, oldest first; `list_broken_runs` has those that cannot be read."""
+    """Return all readable runs, oldest first; `list_broken_runs` returns the others."""
     return load_runs()[0]
 
 
 def list_living_runs() -> list[Run]:
-    """Return the runs whose server lives, oldest first."""
+    """Return the runs whose server is alive, oldest first."""
     return [run for run in list_runs() if server_process.is_alive(run)]
 
 
 def list_living_servers() -> list[Run]:
-    """Return the living runs by which servers are named: rank 0 stands for its others, which stand alone without it."""
+    """Return the living runs of rank 0, which stand for their servers; without any, those of the other ranks."""
     living = list_living_runs()
     return [run for run in living if not run.plan.rank] or living
 
 
 def choose_newest(runs: Sequence[Run]) -> Run | None:
-    """Return the newest of `runs`, oldest first: a boot of an A/B, which soon ends, only where there is no other."""
+    """Return the newest of `runs` (oldest first), preferring servers to boots of an A/B, which soon end."""
     lasting = [run for run in runs if not run.experiment]
     return next(reversed(lasting or runs), None)
 
 
 def list_broken_runs() -> dict[str, str]:
-    """Return the runs whose record cannot be used, and why; the server of each may still be running."""
+    """Return the runs whose record cannot be used, and why; their servers may still be running."""
     return load_runs()[1]
 
 
 def load_runs() -> tuple[list[Run], dict[str, str]]:
-    """Return all recorded runs, oldest first, and why each other record cannot be used."""
+    """Return all usable runs, oldest first, and why each other record cannot be used."""
     runs, broken = load_each(find_in_folders(paths.runs_folder(), RUN_FILE), _load_run)
     return sorted(runs.values(), key=lambda run: run.started_at), broken
 
@@ -78,7 +78,7 @@ def _load_run(path: Path) -> Run:
 
 
 def find_listening_run(name: str | None = None) -> Run:
-    """Return the run of `find_run` whose server can be asked something; raise UsageError where it does not listen."""
+    """Return the run of `find_run` if its server listens; raise UsageError if it does not."""
     run = find_run(name)
     if not server_process.is_alive(run):
         hint = "dflash-tui ps lists the servers that run" if list_living_servers() else _UP
@@ -89,9 +89,9 @@ def find_listening_run(name: str | None = None) -> Run:
 
 
 def find_run(name: str | None = None) -> Run:
-    """Return the run called `name`: an id, the start of one, or the newest of a recipe; without it the newest alive.
+    """Return the run called `name`: an id, the start of one, or a recipe (its newest); else the newest living run.
 
-    Of those alive, a boot of an A/B is the newest only where there is no other.
+    Living servers are preferred to boots of an A/B.
 
     Raises:
         UsageError: no run matches, or the start of an id matches several.
@@ -120,18 +120,18 @@ def find_run(name: str | None = None) -> Run:
 
 
 def is_over(run: Run) -> bool:
-    """Whether neither the server nor any process of it is left."""
+    """Whether the server and all its processes have ended."""
     return not server_process.is_alive(run) and not server_process.list_processes(run)
 
 
 def find_last_change(run: Run) -> float:
-    """Return when something of the run was written last: its log or its samples, in seconds since the epoch."""
+    """Return the time of the last write to a file of the run, in seconds since the epoch."""
     return max([run.started_at, *(path.lstat().st_mtime for path in run.folder.iterdir())])
 
 
 def remove_run(run: Run) -> None:
-    """Delete the folder of a run; raise UsageError where its server runs."""
+    """Delete the folder of a run; raise UsageError if its server runs."""
     if not is_over(run):
         raise UsageError(f"{run.id} is running", hint=f"dflash-tui stop {run.id}")
-    (run.folder / RUN_FILE).unlink()  # first: what a deletion leaves that is killed is no run any more
+    (run.folder / RUN_FILE).unlink()  # first, so that a killed deletion leaves no run behind
     shutil.rmtree(run.folder)

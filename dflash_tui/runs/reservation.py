@@ -1,7 +1,7 @@
-"""What launches and A/Bs will use that are not servers yet: each holds a reservation of its port and its GPUs.
+"""Reservations of ports and GPUs by launches and A/Bs whose servers do not run yet.
 
-It is a file that names its holder by pid and start time, so that it ends with that process. To look and to reserve are
-one step under a lock.
+A reservation is a file that names its holder by pid and start time, and ends with that process. Checking and reserving
+are one step under a lock.
 """
 
 import os
@@ -21,13 +21,13 @@ from dflash_tui.machine import processes
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs import registry, server_process
 
-# Held for less than a second, unless its holder is suspended.
+# Seconds. The lock is held for less than one, unless its holder is suspended.
 _LOCK_TIMEOUT = 30.0
 _own_files: set[Path] = set()
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """A launch, or an A/B, that is about to use the ports and GPUs of its plans, and the process that holds it."""
+    """The ports and GPUs that a launch or an A/B will use by its plans, and the process that holds them."""
 
     owner: str
     plans: tuple[Plan, ...]
@@ -36,12 +36,12 @@ class Reservation(msgspec.Struct, frozen=True):
 
     @property
     def holder(self) -> str:
-        """Who it is, for a message."""
+        """The holder as text for messages."""
         return f"the {self.owner} (pid {self.pid})"
 
 
 class GpuClaim(NamedTuple):
-    """A plan whose GPUs will be used although their memory does not show it yet, and by whom, as a sentence."""
+    """A plan that will use its GPUs although their memory does not show it yet; `text` names the holder."""
 
     text: str
     plan: Plan
@@ -51,15 +51,15 @@ register_type(Reservation)
 
 
 def list_reservations() -> list[Reservation]:
-    """Return the reservations of other processes that live."""
+    """Return the reservations of other living processes."""
     files = sorted(paths.reservations_folder().glob("*.json"))
     return [reservation for path in files if path not in _own_files and (reservation := _read_living(path))]
 
 
 def list_gpu_claims() -> list[GpuClaim]:
-    """Return who else will use GPUs: launches and A/Bs that reserved some, and servers that do not listen yet.
+    """Return other claims to GPUs: reservations of launches and A/Bs, and servers that do not listen yet.
 
-    For a process that holds a reservation there are none: it was the first.
+    Empty for a process that holds a reservation, since it came first.
     """
     if _own_files:
         return []
@@ -76,7 +76,7 @@ def list_gpu_claims() -> list[GpuClaim]:
 
 @contextmanager
 def lock_reservations() -> Iterator[None]:
-    """Keep all others from reserving while the block runs; raise DflashError where the lock is not had in time."""
+    """Hold the lock on reservations while the block runs; raise DflashError if it cannot be taken in time."""
     folder = paths.reservations_folder()
     try:
         private_files.ensure_private_folder(folder)
@@ -91,11 +91,11 @@ def lock_reservations() -> Iterator[None]:
 
 
 def write_reservation(owner: str, *plans: Plan) -> Path:
-    """Reserve ports and GPUs for this process, which holds the lock and has looked that they are free."""
+    """Reserve ports and GPUs for this process; the caller holds the lock and has checked that they are free."""
     folder, pid = paths.reservations_folder(), os.getpid()
     for path in folder.glob("*.json"):
         if path not in _own_files and _read_living(path) is None:
-            with suppress(OSError):  # a folder stays: it reserves nothing
+            with suppress(OSError):  # a folder of that name stays: it reserves nothing
                 path.unlink()
     reservation = Reservation(owner, plans, pid, processes.read_process_identity(pid))
     path = folder / f"{pid}-{time.monotonic_ns()}.json"
@@ -108,20 +108,20 @@ def write_reservation(owner: str, *plans: Plan) -> Path:
 
 
 def drop_reservation(path: Path) -> None:
-    """Give up what was reserved."""
+    """Release a reservation."""
     _own_files.discard(path)
     with suppress(OSError):
         path.unlink()
 
 
 def build_unwritable_error(folder: Path, error: OSError) -> DflashError:
-    """Return the error that a launch cannot be recorded in `folder`, and is not begun therefore."""
+    """Return the error for a launch that was refused because `folder` cannot be written."""
     what = f"{folder} cannot be written, so nothing was launched"
     return DflashError(what, evidence=str(error), hint=suggest_write_fix(error))
 
 
 def _read_living(path: Path) -> Reservation | None:
-    """Return the reservation in a file; None when its holder has ended, or the file is none that we wrote."""
+    """Return the reservation in a file; None if its holder has ended or the file is not ours."""
     reservation = untrusted_json.read_own_json(path, Reservation)
     lives = reservation and reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
     return reservation if lives else None

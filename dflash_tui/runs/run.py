@@ -18,12 +18,12 @@ from dflash_tui.planning.recipes.resolution import HOST
 # Where vLLM itself looks for the API key.
 KEY_VARIABLE = "VLLM_API_KEY"
 # Unknown fields of later releases are ignored; any other change of the format gets another version.
-# Version 1 has plans as `planning.earlier_plans` reads them.
+# `planning.earlier_plans` reads the plans of version 1.
 VERSION = 2
 LOG_NAME = "server.log"
-# By this variable a server is known as one of an experiment, whatever became of the driver that launched it.
+# This variable marks a server as part of an experiment, even after the driver process has ended.
 EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
-# Compressed logs, as rotation leaves them, are not read.
+# Compressed logs, left by rotation, are not read.
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 
 _DAY = 86_400.0
@@ -31,18 +31,18 @@ _Line = Annotated[str, msgspec.Meta(max_length=5000)]
 
 
 class FarRank(msgspec.Struct, frozen=True):
-    """A rank of a server that runs on another host."""
+    """A rank of a server on another host."""
 
     rank: int
     """Its number, from 1."""
     host: str
-    """How ssh calls the host."""
+    """The name of the host for ssh."""
     run: str
-    """The id of its run over there."""
+    """The id of its run on that host."""
 
     @property
     def log_name(self) -> str:
-        """The file of the near run folder that its log is copied to."""
+        """The file in the local run folder to which its log is copied."""
         return f"rank{self.rank}.log"
 
 
@@ -52,35 +52,35 @@ class Run(msgspec.Struct, frozen=True):
     id: str
     """The name of its folder: launch time and recipe."""
     plan: Plan
-    """What was launched."""
+    """The plan that was launched."""
     pid: Annotated[int, msgspec.Meta(gt=1, lt=1 << 31)]
     """The pid of the server process."""
     born: str
-    """The identity of the process (boot and start time): with the pid it names one process for good."""
+    """The identity of the process (boot and start time), which no other process with this pid has."""
     started_at: float
-    """The time of the launch, in seconds since the epoch."""
+    """When it was launched, in seconds since the epoch."""
     utc_offset: float
-    """How many seconds local time was ahead of UTC at the launch; the log is stamped in local time."""
+    """Seconds by which local time was ahead of UTC at the launch; log timestamps are local."""
     engine: _Line
     """The vLLM package and version."""
     patches: tuple[str, ...] = ()
-    """The patches that were applied to the engine."""
+    """The patches applied to the engine."""
     prepared: tuple[Preparing, ...] = ()
     """The first and the last events of the steps before the launch."""
     forced: str = ""
-    """Why failed checks were overruled; empty when none was."""
+    """Why failed checks were overruled; empty if none were."""
     restarted_from: _Line = ""
-    """The id of the failed run that this one replaced; empty for any other."""
+    """The id of the failed run that this one replaced, or empty."""
     far_ranks: tuple[FarRank, ...] = ()
-    """The other ranks of a server over several hosts; none of one of those ranks itself."""
+    """The ranks on other hosts; empty in the run of such a rank."""
     models: dict[str, str] = {}
-    """Which weights its target and its drafter have: a commit, or a digest of files."""
+    """The weights of the target and the drafter: a commit, or a digest of the files."""
     version: int = VERSION
-    """The version of the format of `run.json`."""
+    """The format version of `run.json`."""
 
     @property
     def has_possible_times(self) -> bool:
-        """Whether its launch and the steps before it were at times that a clock has; a record may be anybody's."""
+        """Whether its times are possible at all; a record may come from anyone."""
         times = (self.started_at, *(event.at for event in self.prepared))
         return all(0 <= at < YEAR_2100 for at in times) and abs(self.utc_offset) <= _DAY
 
@@ -91,7 +91,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """The file with the output of the server, under its present name."""
+        """The server's log file, under its present name."""
         return find_log(self.folder, self.pid)
 
     @property
@@ -100,7 +100,7 @@ class Run(msgspec.Struct, frozen=True):
         return self.folder / "samples.jsonl"
 
     def record(self, event: Event) -> None:
-        """Append an event to the samples; on a full disk, or without the folder, it is dropped silently."""
+        """Append an event to the samples; if that fails, as on a full disk, it is dropped silently."""
         with contextlib.suppress(OSError):
             private_files.append_line(self.samples, encode(event))
 
@@ -113,23 +113,23 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def api_key(self) -> str:
-        """The API key of a server that other machines can reach, from the environment; it is never recorded."""
+        """The API key, from the environment, of a server that other machines can reach; it is never recorded."""
         key = os.environ.get(KEY_VARIABLE, "").strip() if self.plan.is_open else ""
         return key if key.isascii() and key.isprintable() else ""
 
     @property
     def metered_gpus(self) -> tuple[str, ...]:
-        """The UUIDs of GPUs whose energy is that of the whole server; none where it has others on further hosts."""
+        """The UUIDs of the GPUs whose energy is the whole server's; empty if it has GPUs on other hosts."""
         return () if self.plan.cluster else self.plan.gpus
 
     @property
     def experiment(self) -> str:
-        """The id of the A/B or tune that launched it for one of its boots; empty for a server of its own."""
+        """The id of the A/B or tune that launched the server as one of its boots, or empty."""
         return self.plan.env.get(EXPERIMENT_MARK, "")
 
     @property
     def launched(self) -> Launched:
-        """The event of the launch."""
+        """The launch event."""
         plan = self.plan
         return Launched(
             at=self.started_at,
@@ -151,15 +151,15 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def find_log(folder: Path, pid: int = 0) -> Path:
-    """Return the log in a run folder, wherever it was renamed to.
+    """Return the log in a run folder, even if it was renamed.
 
-    It is the file in `folder` that process `pid` writes to; else `server.log`; or, when that is missing or empty,
-    the newest `server.log.*`.
+    It is the file in `folder` that process `pid` writes to; else `server.log`; or, if that is missing or empty, the
+    newest `server.log.*`.
     """
     log = folder / LOG_NAME
     try:
         output = Path(f"/proc/{pid}/fd/1").readlink()
-        if output.parent == folder.resolve() and output.is_file():  # a deleted one is no file
+        if output.parent == folder.resolve() and output.is_file():  # False if it was deleted
             return folder / output.name
     except OSError:
         pass

@@ -1,4 +1,4 @@
-"""The processes of a run's server: whether it is alive, which they are, its exit code, and its ranks on other hosts."""
+"""The processes of a run's server: whether it is alive, all of them, its exit code, its ranks on other hosts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dflash_tui.events import RankState
 from dflash_tui.machine import processes
 from dflash_tui.runs.run import Run
 
-if TYPE_CHECKING:  # psutil takes 10 ms, which is spared where no server runs
+if TYPE_CHECKING:  # importing psutil takes 10 ms, which is saved if no server runs
     import psutil
 
 # The first thread of a process may exit this many seconds before the last.
 _EXIT_CODE_TIMEOUT = 5.0
 RANKS_FILE = "peers.json"
-# States in which something of a rank may be left on its host.
+# States in which a rank may still have processes on its host.
 THERE = frozenset({RankState.RUNNING, RankState.SUSPENDED, RankState.LOST, RankState.LEFT})
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """A rank on another host: how it is, since when, and why."""
+    """A rank on another host: its state, since when, and why."""
 
     rank: int
     host: str
@@ -33,14 +33,14 @@ class RankStatus(msgspec.Struct, frozen=True):
     since: float = 0.0
     why: str = ""
     resident: int = 0
-    """Bytes that its processes use."""
+    """Resident bytes of its processes."""
     trouble: str = ""
-    """How it was when rank 0 had ended, and why; empty where it was at work, or had ended itself."""
+    """Its state when rank 0 had ended, and why; empty if it was working or had ended by itself."""
     network: str = ""
-    """What NCCL uses there; empty before it says so."""
+    """The network that NCCL uses there; empty until NCCL reports it."""
 
     def describe_state(self) -> str:
-        """Return how it is, and why."""
+        """Return its state and the reason as text."""
         return f"{self.state.value} ({self.why})" if self.why else self.state.value
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class RankStatus(msgspec.Struct, frozen=True):
 
 
 class KeptRanks(msgspec.Struct, frozen=True):
-    """The ranks on other hosts, and the keeper, which writes them into the run folder, by pid and start time."""
+    """The ranks on other hosts as their keeper records them in the run folder; the keeper's pid and start time."""
 
     pid: int
     born: str
@@ -59,19 +59,19 @@ register_type(KeptRanks)
 
 
 def adopt_child(process: subprocess.Popen[bytes]) -> None:
-    """Remember a server that this process launched, so that its exit code can be read."""
+    """Remember a server launched by this process, so that its exit code can be read."""
     _children[process.pid] = process
 
 
 def is_alive(run: Run) -> bool:
-    """Whether the server process is running; a zombie is not, nor is another process with its pid."""
+    """Whether the server process is running; False for a zombie or another process with its pid."""
     if child := _children.get(run.pid):
         child.poll()
     return bool(run.born) and processes.read_process_identity(run.pid) == run.born
 
 
 def is_starting(run: Run) -> bool:
-    """Whether the server runs and does not listen yet: vLLM does so when all its memory is allocated."""
+    """Whether the server runs but does not listen yet: vLLM listens once all its memory is allocated."""
     return is_alive(run) and not processes.is_listening_on(list_processes(run), run.plan.port)
 
 
@@ -98,17 +98,17 @@ def list_processes(run: Run) -> list[psutil.Process]:
 
 
 def read_kept(run: Run) -> KeptRanks | None:
-    """Return what the keeper of a server knows of its other ranks; None without one."""
+    """Return the keeper's record of the server's other ranks; None without one."""
     return read_own_json(run.folder / RANKS_FILE, KeptRanks) if run.far_ranks else None
 
 
 def list_left(run: Run) -> list[RankStatus]:
-    """Return the ranks on other hosts of which something may be left."""
+    """Return the ranks that may still have processes on other hosts."""
     record = read_kept(run)
     return [rank for rank in record.ranks if rank.state in THERE] if record else []
 
 
 def is_kept(run: Run) -> bool:
-    """Whether the keeper of a server lives."""
+    """Whether the server's keeper is alive."""
     record = read_kept(run)
     return record is not None and processes.read_process_identity(record.pid) == record.born

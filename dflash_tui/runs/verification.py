@@ -1,4 +1,4 @@
-"""The last functional check of each recipe on this machine, as a file of ours keeps it."""
+"""The last functional check of each recipe on this machine, kept in a file."""
 
 import time
 from enum import StrEnum
@@ -18,7 +18,7 @@ class CheckResult(StrEnum):
 
 
 class FunctionalCheck(msgspec.Struct, frozen=True):
-    """One check of a served pair, and what was seen."""
+    """One check of a served pair: its result, and what was observed."""
 
     name: str
     result: CheckResult
@@ -26,13 +26,13 @@ class FunctionalCheck(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What a recipe was seen to do on this machine."""
+    """The verification of a recipe on this machine."""
 
     recipe: str
     at: float
-    """When, in seconds since the epoch."""
+    """When it was verified, in seconds since the epoch."""
     vllm: str
-    """The release that served it."""
+    """The vLLM release that served it."""
     hardware: str
     """The class of the GPUs."""
     run: str
@@ -49,20 +49,20 @@ register_type(Verification)
 
 
 def format_badge(verification: Verification) -> str:
-    """Return when, and with which release, all that was checked was right."""
+    """Return the date and the release of a passed verification."""
     day = time.strftime("%Y-%m-%d", time.localtime(verification.at))
     return f"verified here {day}, {verification.vllm}"
 
 
 def record_verification(verification: Verification) -> None:
-    """Keep a check in place of the one before."""
+    """Keep a verification, replacing the recipe's previous one."""
     folder = paths.verifications_folder()
     private_files.ensure_private_folder(folder)
     private_files.replace_private_file(folder / f"{verification.recipe}.json", msgspec.json.encode(verification))
 
 
 def list_verifications() -> dict[str, Verification]:
-    """Return the last check of each recipe by its name; what cannot be read is left out: it is made again."""
+    """Return the last verification of each recipe by name, without those that cannot be read."""
     try:
         files = [path for path in paths.verifications_folder().iterdir() if path.suffix == ".json"]
     except OSError:

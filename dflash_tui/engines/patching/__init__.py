@@ -1,1 +1,1 @@
-"""The states of patches in an engine's files, and the engines that are made with patches."""
+"""The states of patches in an engine's files, and engines made with patches."""

@@ -1,7 +1,7 @@
-"""Make a patched engine from an unpatched one, whole or not at all; afterwards neither changes.
+"""Make a patched engine from an unpatched one, completely or not at all; neither changes afterwards.
 
-Both share their files by hard links. Files of its own are those that the patches edit, and those that name the folder
-of the environment. An environment of the user's is cloned in the same way, and nothing is written into it.
+The two share their files by hard links, except files that patches edit or that name the environment's folder. A user's
+environment is cloned in the same way, and is never written to.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _PREFIX = re.compile(rb"[!'\" ](/[^'\"\n]*)/bin/python")
 
 
 class PatchedEngine(NamedTuple):
-    """An engine with patches, and what was done to it."""
+    """A patched engine, and how it was made."""
 
     engine: Engine
     added: tuple[str, ...] = ()
-    """The patches that it needed and was given now; none where it was there already."""
+    """The patches applied now; empty if the engine existed already."""
     note: str = ""
 
 
 def make_patched_engine(
     base: Engine, folder: Path, patches: Sequence[Patch], hardware: Hardware | None = None
 ) -> PatchedEngine:
-    """Return the engine in `folder`, made from `base` with those of `patches` that it needs when it is not there.
+    """Return the engine in `folder`; if it is missing, make it from `base` with those of `patches` that it needs.
 
-    Two callers wait for each other. What a killed one left is removed by the next.
+    Concurrent callers wait for each other. The next call removes what a killed one left.
 
     Raises:
         PatchError: a patch does not fit, its modules do not import, or the files cannot be written.
@@ -80,7 +80,7 @@ def make_patched_engine(
 
 
 def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
-    """Return by path the unified diff of the patches that the engine needs; raise PatchError where one does not fit."""
+    """Return a unified diff per file for the patches that the engine needs; raise PatchError if one does not fit."""
     before = status.read_files(engine, {path for patch in patches for path in patch.paths}).texts
     edited = _edit_texts(engine, _select_needed(patches, engine, hardware))
     return {path: text_edits.diff_file(path, before[path] or "", text) for path, text in sorted(edited.items())}
@@ -144,7 +144,7 @@ def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edi
 
 
 def _replace_file(file: Path, text: str) -> None:
-    """Put a new file in the place of a link to a shared one, and take away what was compiled from that."""
+    """Replace a hard link with a new file, and delete the byte code of the old one."""
     mode = file.stat().st_mode
     file.unlink()
     file.write_text(text, encoding="utf-8", newline="")
@@ -154,10 +154,10 @@ def _replace_file(file: Path, text: str) -> None:
 
 
 def clone_environment(base: Engine, target: Path, final: Path) -> None:
-    """Make in `target` a clone of an environment that is used in the folder `final`; its files are hard links.
+    """Clone an environment into `target` by hard links, to be used in the folder `final`.
 
-    A file is copied where it cannot be linked, as onto another disk. A `vllm` package that lies elsewhere, as that of
-    an editable install does, is cloned into the environment.
+    A file that cannot be linked, as onto another disk, is copied. A `vllm` package outside the environment, as in an
+    editable install, is cloned into it.
     """
     source = Path(base.folder)
     _clone_folder(source, target, source, leave_out=_OWN_FILES)
@@ -173,12 +173,12 @@ def clone_environment(base: Engine, target: Path, final: Path) -> None:
 
 
 def _clone_folder(folder: Path, target: Path, root: Path, leave_out: Iterable[str] = ()) -> None:
-    """Clone a folder with all that is in it; links that lead to places below `root` lead to the clone's."""
+    """Clone a folder recursively; absolute links into `root` become relative, so that they lead into the clone."""
     target.mkdir(mode=0o755)
     with os.scandir(folder) as entries:
         for entry in entries:
             there = target / entry.name
-            # A server that runs from it may be writing byte code, under another name until it is whole.
+            # A running server may be writing byte code, under another name until it is complete.
             if entry.name in leave_out or (folder.name == "__pycache__" and not entry.name.endswith(".pyc")):
                 continue
             if entry.is_symlink():
@@ -194,18 +194,18 @@ def _clone_folder(folder: Path, target: Path, root: Path, leave_out: Iterable[st
 def _link(source: str, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another disk, a file of another user, more links than the file system has
+    except OSError:  # another disk, another user's file, or too many links
         shutil.copy2(source, target)
 
 
 def _find_other_names(folder: Path) -> set[bytes]:
-    """Return other paths of an environment that its programs name, as one that was made through a link."""
+    """Return other paths of an environment that its scripts name, as when it was created through a link."""
     head = (folder / "bin" / "vllm").read_bytes()[:1000] if (folder / "bin" / "vllm").is_file() else b""
     return {name for name in _PREFIX.findall(head) if paths.resolve_links(Path(os.fsdecode(name))) == folder}
 
 
 def _rename_environment(file: Path, prefixes: Iterable[bytes], final: bytes) -> None:
-    """Have a script or setting name the folder `final` where it names its environment; programs are left alone."""
+    """Replace the environment's path with `final` in a script or setting; binaries are skipped."""
     if file.is_symlink() or not file.is_file() or file.stat().st_size > _LARGEST_SCRIPT:
         return
     text = file.read_bytes()
@@ -220,9 +220,9 @@ def _rename_environment(file: Path, prefixes: Iterable[bytes], final: bytes) -> 
 
 
 def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
-    """Have the clone's own Python import the edited modules; return why that could not be checked, or nothing.
+    """Import the edited modules with the clone's own Python; return why they could not be tested, or an empty string.
 
-    A module that `base` cannot import either (without a GPU, say) tells nothing about the patch.
+    A module that `base` cannot import either (without a GPU, say) says nothing about the patch.
     """
     if not edited:
         return ""

@@ -1,4 +1,4 @@
-"""Preview patches on the files of a published wheel, of which only these are fetched, by range requests."""
+"""Preview patches on a published wheel, of which only the patched files are fetched, by range requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECONDS = 60
 
 
 def preview_on_wheel(patches: Sequence[Patch], spec: EngineSpec) -> dict[str, str]:
-    """Return by path the unified diff of patches on the files of the wheel that `spec` would install."""
+    """Return a unified diff per file for patches on the wheel that `spec` would install."""
     paths = {path for patch in patches for path in patch.paths}
     texts = _read_files(_find_wheel(spec), paths, spec) if paths else {}
     after = text_edits.patch_texts(patches, texts)
@@ -33,7 +33,7 @@ def preview_on_wheel(patches: Sequence[Patch], spec: EngineSpec) -> dict[str, st
 
 
 def _find_wheel(spec: EngineSpec) -> str:
-    """Return the address of the wheel that uv would install, by the user's own indexes and mirrors."""
+    """Return the URL or path of the wheel that uv would install from the user's own indexes and mirrors."""
     argv = ["pip", "compile", "-", "--no-deps", "--no-header", "--quiet", "--format", "pylock.toml"]
     result = subprocess.run(
         [uv.find_uv_bin(), *argv, "--only-binary", ":all:"],
@@ -42,7 +42,7 @@ def _find_wheel(spec: EngineSpec) -> str:
         text=True,
         check=False,
         env=uv_process.build_uv_environment(),
-        cwd="/",  # no uv.toml of the folder that we were started in
+        cwd="/",  # ignores a uv.toml in the current folder
     )
     wheels = [
         wheel.get("url") or wheel.get("path", "")

@@ -1,4 +1,4 @@
-"""The state of each patch in an engine, read from its files and the wheel's RECORD; which patches belong together."""
+"""The state of each patch in an engine, by its files and the wheel's RECORD; dependencies between patches."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class EngineFiles(NamedTuple):
     """Files of an engine, by path relative to the `vllm` package."""
 
     texts: dict[str, str | None]
-    """Their texts; None for a file without any."""
+    """Their texts; None for a file that is not readable text."""
     digests: dict[str, str]
-    """Their SHA-256, but for those that cannot be read."""
+    """Their SHA-256, without files that cannot be read."""
     unreadable: dict[str, str]
 
 
 def resolve_vllm_file(engine: Engine, path: str) -> Path:
-    """Return the file of the engine's `vllm` package that `path` names; raise PatchError where that leads out of it."""
+    """Return the path of a file in the engine's `vllm` package; raise PatchError if it leads out of the package."""
     package = paths.resolve_links(engine.vllm_package)
     there = package / path
     if paths.resolve_links(there) != there or not there.is_relative_to(package):
@@ -46,7 +46,7 @@ def resolve_vllm_file(engine: Engine, path: str) -> Path:
 
 
 def read_files(engine: Engine, names: Iterable[str]) -> EngineFiles:
-    """Return the files of the engine's `vllm` package that `names` are the paths of."""
+    """Read the files of the engine's `vllm` package at the relative paths `names`."""
     files = EngineFiles({}, {}, {})
     for path in sorted(names):
         files.texts[path] = None
@@ -66,7 +66,7 @@ def read_files(engine: Engine, names: Iterable[str]) -> EngineFiles:
 
 
 def read_wheel_digests(engine: Engine) -> dict[str, str]:
-    """Return the SHA-256 in hexadecimal that the wheel's RECORD states for each file of the `vllm` package."""
+    """Return the hexadecimal SHA-256 of each file of the `vllm` package by the wheel's RECORD."""
     name = re.sub(r"[-_.]+", "_", engine.distribution)
     for record in engine.site_packages.glob(f"{name}-*.dist-info/RECORD"):
         try:
@@ -78,7 +78,7 @@ def read_wheel_digests(engine: Engine) -> dict[str, str]:
 
 
 class PatchState(StrEnum):
-    """The state of a patch in an engine; the values are those of `--json`."""
+    """The state of a patch in an engine; `--json` prints these values."""
 
     NEEDED = "absent-needed"
     APPLIED = "applied-by-us"
@@ -88,12 +88,12 @@ class PatchState(StrEnum):
     DRIFTED = "drifted"
 
 
-# The states in which the source does what the patch is for.
+# States in which the source has the patch's effect.
 IN_EFFECT = frozenset({PatchState.APPLIED, PatchState.APPLIED_BY_OTHER, PatchState.UPSTREAM})
 
 
 class PatchStatus(msgspec.Struct, frozen=True):
-    """A patch in an engine: its state, why, and for a drifted one how the source differs from what it expects."""
+    """A patch in an engine: its state, the reason, and for a drifted patch how the source differs."""
 
     name: str
     state: PatchState
@@ -102,7 +102,7 @@ class PatchStatus(msgspec.Struct, frozen=True):
 
 
 class FileCheck(msgspec.Struct, frozen=True):
-    """The result of verifying one file: `found` says in what state it is."""
+    """The result of verifying one file; `found` describes its state."""
 
     path: str
     ok: bool
@@ -110,13 +110,13 @@ class FileCheck(msgspec.Struct, frozen=True):
 
 
 def build_of_engine(engine: Engine) -> VllmBuild:
-    """Return which vLLM the engine holds: distribution, version and CUDA."""
+    """Return the engine's build of vLLM: distribution, version and CUDA."""
     build = patch_file.describe_build(engine.distribution, engine.vllm, engine.packages, read_torch_backend(engine))
     return msgspec.structs.replace(build, editable=engine.source_tree is not None)
 
 
 def read_torch_backend(engine: Engine) -> str:
-    """Return what the engine's torch is built for (cu129, cpu); empty when that cannot be read."""
+    """Return the backend of the engine's torch (cu129, cpu); empty if it cannot be read."""
     try:
         version = private_files.read_file(engine.site_packages / "torch" / "version.py", 1 << 20)
         return patch_file.parse_torch_backend(version.decode())
@@ -127,8 +127,8 @@ def read_torch_backend(engine: Engine) -> str:
 def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = None) -> PatchStatus:
     """Return the state of `patch` in `engine`, read from the files themselves; the version is a hint.
 
-    That it is applied, by its exact text or in another form, comes first; then what the source does
-    by itself; then whether this engine needs it; and last whether its edits fit.
+    Checked in this order: whether it is applied, by its exact text or in another form; whether the source already has
+    its effect; whether this engine needs it; whether its edits fit.
     """
     build = build_of_engine(engine)
     why = patch_file.explain_not_needed(patch, build, hardware)
@@ -145,9 +145,9 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
 
 
 def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus | None:
-    """Return that the source does it by itself, or that others have applied it; None when neither is so.
+    """Return the status if the source has the patch's effect or others applied it, else None.
 
-    `why` says why the engine does not need the patch by its file; empty when it does.
+    `why` is the patch file's reason why the engine does not need the patch; empty if it needs it.
     """
     if patch.distribution != build.distribution:
         return None
@@ -170,7 +170,7 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
 
 
 def _matches_any_use(patch: Patch) -> bool:
-    """Whether upstream's fingerprint is any use of a name in a file of the patch, which may have another purpose."""
+    """Whether upstream's fingerprint is any use of a name in a patched file, which may have another purpose."""
     fingerprint = patch.upstream
     if fingerprint is None or fingerprint.path not in patch.paths:
         return False
@@ -178,12 +178,12 @@ def _matches_any_use(patch: Patch) -> bool:
 
 
 def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:
-    """Return whether the engine needs a patch that is not applied; `why` says why it does not, by its file."""
+    """Return the status of a patch that is not applied; `why` is as in `_find_applied`."""
     fit = text_edits.fit_edits(patch, files.texts)
     if not why and fit is not EditFit.ABSENT and not patch_file.covers_build(patch, build):
         why = f"{patch_file.explain_out_of_range(patch)}; {patch_file.explain_caveat(patch, build)}"
     if why:
-        # A release that upstream's release has been reached by, but whose source does not show it, is just another.
+        # At or past upstream's release, but the source does not show the change: report it as out of range.
         return PatchStatus(
             patch.name,
             PatchState.NOT_APPLICABLE,
@@ -201,9 +201,9 @@ def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) 
 
 
 def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) -> tuple[dict[str, str], set[str]]:
-    """Return why the engine does not need each of these patches, by its files, and which of them are in effect.
+    """Return why the engine does not need each patch (empty if it needs or has it), and which are in effect.
 
-    The reason is empty for a patch that it needs or has. A release has no reasons: its version is enough.
+    A release of vLLM has no reasons: its version is enough.
     """
     states = [find_patch_status(patch_file.load_patch(name), engine, hardware) for name in names]
     present = {status.name for status in states if status.state in IN_EFFECT}
@@ -214,16 +214,16 @@ def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) ->
 
 
 def list_present_patches(engine: Engine) -> tuple[str, ...]:
-    """Return the names of all known patches that are applied to the engine, by dflash-tui or by hand."""
+    """Return the names of all known patches applied to the engine, by dflash-tui or by hand."""
     patches, _ = patch_file.load_all_patches()
     states = [find_patch_status(patch, engine) for patch in patches if patch.distribution == engine.distribution]
     return tuple(status.name for status in states if status.state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER})
 
 
 def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[FileCheck]:
-    """Check every file that a known patch could touch, or those of `only`.
+    """Check the files of `only`, or every file that a known patch could edit.
 
-    A file is in order when it is as the engine was made, or as the wheel's RECORD has it.
+    A file is in order if it matches the engine as it was made, or the wheel's RECORD.
     """
     known = {path for patch in patch_file.load_all_patches()[0] for path in patch.paths}
     files = read_files(engine, known | set(engine.edited) if only is None else only)
@@ -249,12 +249,12 @@ _DISABLED = "disabled by --set"
 
 
 def load_planned_patches(plan: Plan) -> list[Patch]:
-    """Return the patches of a plan; raise UsageError where one is gone or not valid."""
+    """Return the patches of a plan; raise UsageError if one is missing or invalid."""
     return [patch_file.load_patch(name) for name in plan.patches]
 
 
 def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
-    """Return why a launch of `plan` should run without patches that are `present` in its engine: name -> reason."""
+    """Return the patches `present` in the engine that a launch of `plan` should run without: name -> reason."""
     wanted = load_planned_patches(plan)
     reasons = {}
     for patch in patch_file.load_all_patches()[0]:
@@ -265,9 +265,9 @@ def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
 
 
 def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
-    """Return the state of each patch that `plan` names in its engine, or in the one that will be installed.
+    """Return the state of each patch of `plan` in its engine, or in the engine that will be installed.
 
-    A patch that the plan does not want is not applicable, for the plan's reason.
+    A patch that the plan excludes has the plan's reason; unless it is in effect it is not applicable.
     """
 
     def find_state(patch: Patch) -> PatchStatus:
@@ -285,7 +285,7 @@ def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
 
 
 def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
-    """Raise PatchError where a patch requires another that is not there, or is an alternative to one that is."""
+    """Raise PatchError if a patch requires one that is missing, or is an alternative to one that is present."""
     names = {patch.name for patch in needed}
     for patch in needed:
         for other in patch_file.load_all_patches()[0]:

@@ -1,4 +1,4 @@
-"""Apply edits to source files, tell whether they fit, and match fingerprints against the syntax tree. Pure."""
+"""Apply edits to source texts, check whether they fit, and match fingerprints against the syntax tree. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TypeVar
 from dflash_tui.common.errors import PatchError
 from dflash_tui.planning.patch_file import Edit, Fingerprint, Patch
 
-Texts = Mapping[str, str | None]  # by path; None for a file that is not there or is not text
+Texts = Mapping[str, str | None]  # by path; None for a file that is missing or not text
 T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
 def matches_fingerprint(fingerprint: Fingerprint | None, texts: Texts) -> bool:
-    """Whether the source shows `fingerprint`; one that cannot be parsed shows nothing."""
+    """Whether the source matches `fingerprint`; False if it cannot be parsed."""
     if fingerprint is None:
         return False
     try:
@@ -63,7 +63,7 @@ def _first(function: ast.FunctionDef) -> ast.stmt:
 
 
 def _returned(function: ast.FunctionDef) -> object:
-    """Return the constant that a function returns at once; Ellipsis when it does something else."""
+    """Return the constant that a function's first statement returns; Ellipsis if it does anything else."""
     first = _first(function)
     if isinstance(first, ast.Return) and (first.value is None or isinstance(first.value, ast.Constant)):
         return first.value and first.value.value
@@ -71,7 +71,7 @@ def _returned(function: ast.FunctionDef) -> object:
 
 
 def _answers(function: ast.FunctionDef) -> bool:
-    """Whether a method is more than a placeholder and a plain no."""
+    """Whether a method is more than a placeholder, `return False` or `return None`."""
     first = _first(function)
     empty = isinstance(first, ast.Pass | ast.Raise) or (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
@@ -91,7 +91,7 @@ _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .
 
 
 class EditFit(StrEnum):
-    """Whether the edits of a patch can be made, are made already, or neither."""
+    """Whether the edits of a patch can be applied, are applied already, or neither."""
 
     ABSENT = "absent"
     PRESENT = "present"
@@ -99,7 +99,7 @@ class EditFit(StrEnum):
 
 
 def fit_edits(patch: Patch, texts: Texts) -> EditFit:
-    """Return ABSENT when each `old` stands in the texts exactly once, PRESENT when each `new` does, else DRIFTED."""
+    """Return ABSENT if each `old` occurs in the texts exactly once, PRESENT if each `new` does, else DRIFTED."""
     counts = []
     for file in patch.files:
         if (text := texts.get(file.path)) is None:
@@ -111,19 +111,19 @@ def fit_edits(patch: Patch, texts: Texts) -> EditFit:
 
 
 def _count_matches(text: str, edit: Edit) -> tuple[int, int]:
-    """Return how often the old and the new text are there, the new one also without the comments that name us."""
+    """Return how often the old and the new text occur, the new one also without the comments that name us."""
     new = edit.new if edit.new in text else _MARKER.sub("", edit.new)
-    if not new.strip():  # what only takes away leaves nothing to be seen
+    if not new.strip():  # a pure deletion leaves nothing to count
         return text.count(edit.old), 0
-    # An edit that only inserts has its old text within the new one.
+    # The new text of an insertion contains its old text.
     return text.replace(new, "").count(edit.old), text.count(new)
 
 
 def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
-    """Return the new text of each file that `patches` touch; every one is Python that compiles.
+    """Return the new text of each file that `patches` edit; each is Python that compiles.
 
     Raises:
-        PatchError: an old text is not there exactly once, or a new text would not compile.
+        PatchError: an old text does not occur exactly once, or a new text does not compile.
     """
     after: dict[str, str] = {}
     for patch in patches:
@@ -143,7 +143,7 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                # Errors quote a file of that name, which in the current folder could be another.
+                # Errors quote the file of this name; a path that cannot exist keeps them from quoting another file.
                 compile(text.encode(), f"{os.devnull}/{path}", "exec", dont_inherit=True)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise PatchError(f"{path} would no longer be valid Python", evidence=str(error)) from None
@@ -151,12 +151,12 @@ def patch_texts(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
 
 
 def first_filled_line(text: str) -> str:
-    """Return the first line of `text` that holds anything, without the space around it."""
+    """Return the first non-blank line of `text`, stripped."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def diff_file(path: str, before: str, after: str) -> str:
-    """Return the unified diff of a file of the `vllm` package, as `patch -p1` in site-packages takes it."""
+    """Return the unified diff of a file of the `vllm` package, for `patch -p1` in site-packages."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/vllm/{path}", f"b/vllm/{path}"
     )
@@ -164,7 +164,7 @@ def diff_file(path: str, before: str, after: str) -> str:
 
 
 def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {}) -> str:
-    """Return for each edit that does not fit how often its old and new text are found; `unreadable` is by file."""
+    """Return how often the texts of each edit that does not fit occur; `unreadable` has reasons by file."""
     lines, applied, edits = [], 0, 0
     for file in patch.files:
         if (text := texts.get(file.path)) is None:
