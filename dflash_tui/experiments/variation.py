@@ -15,7 +15,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning import cuda_graphs, fast_set_up, patch_file, startup_optimizations
+from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
@@ -243,8 +243,7 @@ def _offer_changes(request: LaunchRequest, planned: PlannedLaunch, published: Pl
     named = any(getattr(ours, name) != getattr(bare, name) for name in _OUR_FIELDS)
     if named or _list_our_settings(request):
         return LaunchChanges()
-    tokens = ours.num_speculative_tokens
-    if fast_set_up.find_fast_set_up(planned.resolved, tokens, request.streams):
+    if planned.fast:
         return LaunchChanges(set_up=SetUp.FAST)
-    offered = cuda_graphs.is_choice(planned.resolved, ours.mode, tokens)
+    offered = cuda_graphs.is_choice(planned.resolved, ours.mode, ours.num_speculative_tokens)
     return LaunchChanges(mode=Mode.GRAPHS) if offered else LaunchChanges()

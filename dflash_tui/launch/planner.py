@@ -64,6 +64,12 @@ class PlannedLaunch(NamedTuple):
     far_ranks: tuple[FarRank, ...] = ()
     """Ranks of the server already running on other hosts."""
 
+    @property
+    def fast(self) -> FastSetUp | None:
+        """The fast set-up that this launch uses or could use; None if there is none."""
+        streams = self.plan.request.streams if self.plan.request else None
+        return fast_set_up.find_fast_set_up(self.resolved, self.plan.num_speculative_tokens, streams)
+
 
 class LaunchOutline(NamedTuple):
     """A launch without its command, enough to tell whether it suits the machine."""
@@ -115,6 +121,7 @@ def plan_launch(
         spec = recipe_loader.engine_for_release(request.vllm)
     streams = {"max-num-seqs": request.streams} if request.streams else {}
     settings = streams | parse_settings(request.settings)
+    tokens = 0 if request.method is Method.NONE else request.num_speculative_tokens
 
     def resolve_with(settings: Mapping[str, Any], hardware: Hardware | None) -> ResolvedRecipe:
         resolved = resolution.resolve_recipe(
@@ -130,7 +137,7 @@ def plan_launch(
 
     def resolve(hardware: Hardware | None) -> ResolvedRecipe:
         resolved = resolve_with(settings, hardware)
-        fast = _choose_set_up(request, resolved)
+        fast = _choose_set_up(request, resolved, resolved.num_speculative_tokens if tokens is None else tokens)
         if fast is None:
             return resolved
         changed = resolve_with(fast.settings | settings, resolved.hardware)
@@ -148,7 +155,7 @@ def plan_launch(
         resolved,
         mode=request.mode,
         port=request.port or port,
-        num_speculative_tokens=0 if request.method is Method.NONE else request.num_speculative_tokens,
+        num_speculative_tokens=tokens,
         gpus=[(card.index, card.uuid) for card in cards],
         engine=_judge_engine(resolved, engine) if engine else None,
         request=request,
@@ -164,14 +171,10 @@ def plan_launch(
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
 
 
-def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe) -> FastSetUp | None:
+def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe, tokens: int) -> FastSetUp | None:
     """Return the fast set-up if requested, or if its answers were compared and the request leaves the choice open."""
     if request.set_up is SetUp.PUBLISHED:
         return None
-    tokens = (
-        resolved.num_speculative_tokens if request.num_speculative_tokens is None else request.num_speculative_tokens
-    )
-    tokens = 0 if request.method is Method.NONE else tokens
     if request.set_up is SetUp.FAST:
         return fast_set_up.build_fast_set_up(resolved, tokens, request.streams)
     fast = fast_set_up.find_fast_set_up(resolved, tokens, request.streams)

@@ -12,7 +12,7 @@ from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import startup_history
-from dflash_tui.planning import cuda_graphs, fast_set_up, patch_selection, startup_optimizations
+from dflash_tui.planning import cuda_graphs, patch_selection, startup_optimizations
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, format_command
@@ -257,11 +257,9 @@ def _format_gain(measure: StartupOptimization) -> str:
 
 def format_set_up(planned: PlannedLaunch) -> str:
     """Return the planned set-up and the gain of the fast one; empty if there is no fast one."""
-    resolved, plan = planned.resolved, planned.plan
+    plan, fast = planned.plan, planned.fast
     if plan.set_up is SetUp.FAST:
         return f"fast: {plan.mode.value} with {_SPLIT_SERVER}; --published for the other"
-    streams = plan.request.streams if plan.request else None
-    fast = fast_set_up.find_fast_set_up(resolved, plan.num_speculative_tokens, streams)
     if fast is None:
         return ""
     compared = "" if fast.is_compared else f"; answers not compared on {plan.hardware.value} with vLLM {plan.vllm}"

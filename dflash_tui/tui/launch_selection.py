@@ -12,7 +12,6 @@ from dflash_tui.common.formatting import format_gib
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import LaunchOutline, LocalModels, PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe, free_memory
-from dflash_tui.planning import fast_set_up
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import resolution
@@ -177,12 +176,9 @@ class LaunchSelection:
     def has_fast(self, recipe: Recipe) -> bool:
         """Whether `recipe` has a fast set-up with its selection, or already uses it."""
         try:
-            planned = self.plan(recipe)
+            return self.plan(recipe).fast is not None
         except DflashError:
             return False
-        plan, streams = planned.plan, self.request(recipe).streams
-        is_fast = plan.set_up is SetUp.FAST
-        return is_fast or bool(fast_set_up.find_fast_set_up(planned.resolved, plan.num_speculative_tokens, streams))
 
     def toggle_fast(self, recipe: Recipe) -> None:
         """Toggle between the fast and the published set-up."""
