@@ -20,7 +20,8 @@ from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.machine.hardware import parse_class
-from dflash_tui.monitoring.server_identity import find_server, is_address
+from dflash_tui.monitoring.foreign_server import is_address
+from dflash_tui.monitoring.server_identity import find_server
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair

@@ -15,7 +15,13 @@ from dflash_tui.diagnosis.explanation import Explanation, explain_alarms
 from dflash_tui.events import AnyEvent, Exited, Health, HealthChanged
 from dflash_tui.monitoring import observer, recording
 from dflash_tui.monitoring.foreign_server import ForeignServer
-from dflash_tui.monitoring.server_identity import choose_kind, describe_page, list_series, read_models
+from dflash_tui.monitoring.server_identity import (
+    CHECK_ADDRESS,
+    build_no_models_error,
+    choose_kind,
+    list_series,
+    read_models,
+)
 from dflash_tui.run_state.alarms import Alarm, find_alarms, find_all_alarms, find_log_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
@@ -100,7 +106,7 @@ async def _watch_server(server: ForeignServer, state: RunState) -> None:
         async with asyncio.timeout(WINDOW):
             async for event in server.events():
                 if isinstance(event, HealthChanged) and event.health is Health.UNHEALTHY and not server.answers:
-                    raise DflashError(server.fault, evidence=event.detail, hint="check the address and the port")
+                    raise DflashError(server.fault, evidence=event.detail, hint=CHECK_ADDRESS)
                 state.apply(event)
                 if state.health is Health.UNHEALTHY and not state.readings:
                     return
@@ -119,9 +125,7 @@ async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
     listed, series = read_models(models), list_series(metrics)
     names, kind = [clean_line(model.id)[:200] for model in listed[:8]], choose_kind(series, listed)
     if kind is None and not names:
-        page = describe_page(root) or "no model"
-        raise DflashError(f"{server.url} is no server of models: it has {page}", evidence=detail,
-                          hint="check the address and the port")  # fmt: skip
+        raise build_no_models_error(server.url, root, detail, missing="no model")
     read = [f"models: {', '.join(names)}"] if names else []
     if kind:
         samples = [sample for line in metrics.splitlines() if (sample := parse_sample(line))]

@@ -177,6 +177,11 @@ def _find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
     return error if isinstance(error, ssl.SSLError) else None
 
 
+def is_address(name: str | None) -> bool:
+    """Whether the name is the address of a server rather than a run."""
+    return bool(name) and str(name).lower().startswith(("http://", "https://"))
+
+
 def parse_address(url: str, where_keys_go: str) -> str:
     """Return the base URL of a server, without the path of its API; raise UsageError if it is invalid."""
     # Checked first, as errors of `urlsplit` would quote half of a password that has a slash.

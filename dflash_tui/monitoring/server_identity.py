@@ -17,6 +17,7 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.monitoring.foreign_server import explain_silence, parse_address
 from dflash_tui.vllm_output.metrics import parse_sample
 
+CHECK_ADDRESS = "check the address and the port"
 _TIMEOUT = 10.0
 _KEY_STATUS = {401, 403}
 # Statuses of a request with a field that the server does not know.
@@ -100,15 +101,13 @@ def choose_kind(series: set[str], models: list[_Model]) -> ServerKind | None:
     return next(by_series, None) or next((kind for kind in KINDS if kind.owner in owners), None)
 
 
-def describe_page(body: str) -> str:
-    """Return the words `a web page` and its title; empty if the body is no web page."""
+def build_no_models_error(
+    url: str, body: str, evidence: str = "", *, missing: str = "no list of models", hint: str = CHECK_ADDRESS
+) -> DflashError:
+    """Return the error that no model server answers at `url`, but the web page in `body` if it is one."""
     title = clean_line(match[1].strip()) if (match := _TITLE.search(body)) else ""
-    return f"a web page{f', “{title}”' if title else ''}" if _PAGE.match(body) else ""
-
-
-def is_address(name: str | None) -> bool:
-    """Whether the name is the address of a server rather than a run."""
-    return bool(name) and str(name).lower().startswith(("http://", "https://"))
+    found = f"a web page{f', “{title}”' if title else ''}" if _PAGE.match(body) else missing
+    return DflashError(f"{url} is no server of models: it has {found}", evidence=evidence, hint=hint)
 
 
 def read_key(variable: str | None) -> str:
@@ -168,15 +167,13 @@ class _Reader:
                 raise _build_key_error(self.url, self._variable, str(error)) from None
             if not required:
                 return ""
-            page = describe_page(await self.try_read("/")) or "no list of models"
-            hint = "check the address and the port; for a server without /v1/models name the model with --model"
-            what = f"{self.url} is no server of models: it has {page}"
-            raise DflashError(what, evidence=str(error), hint=hint) from None
+            hint = f"{CHECK_ADDRESS}; for a server without /v1/models name the model with --model"
+            raise build_no_models_error(self.url, await self.try_read("/"), str(error), hint=hint) from None
         except bounded_http.list_failures() as error:
             raise DflashError(
                 explain_silence(self.url, error),
                 evidence=bounded_http.describe_failure(error),
-                hint="check the address and the port",
+                hint=CHECK_ADDRESS,
             ) from None
 
 
@@ -190,8 +187,7 @@ def _choose_model(url: str, models: list[_Model], body: str) -> str:
     if len(names) == 1:
         return names[0]
     if not names:
-        found = describe_page(body) or "no list of models"
-        raise DflashError(f"{url} is no server of models: it has {found}", hint="check the address and the port")
+        raise build_no_models_error(url, body)
     listed = clean_line(", ".join(names[:8]))[:_CUT]
     raise UsageError(f"{url} serves {len(names)} models", hint=f"--model NAME names one of {listed}")
 

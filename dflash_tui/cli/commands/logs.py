@@ -22,6 +22,7 @@ from dflash_tui.diagnosis.posted_log import explain_log
 from dflash_tui.diagnosis.postmortem import Postmortem, build_failure, build_postmortem, build_server_report
 from dflash_tui.events import Event
 from dflash_tui.monitoring import observer, recording
+from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -79,7 +80,7 @@ class Failed(Event, frozen=True, tag="failed"):
 
 def why(args: argparse.Namespace) -> int:
     """`why [RUN | URL | FILE | -]`: print why a server failed or is slow; the default is the newest that failed."""
-    if args.run and args.run.lower().startswith(("http://", "https://")):
+    if is_address(args.run):
         from dflash_tui.diagnosis.live_server import explain_url  # httpx takes 0.2 s to import
 
         return _print_explanation(args, explain_url(args.run))

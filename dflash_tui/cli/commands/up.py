@@ -40,7 +40,7 @@ from dflash_tui.launch.planner import PlannedLaunch, plan_launch_here
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.monitoring import observer
-from dflash_tui.monitoring.foreign_server import ForeignServer
+from dflash_tui.monitoring.foreign_server import ForeignServer, is_address
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation.client_text import Endpoint, describe_use, format_endpoint, format_tunnel
@@ -78,7 +78,7 @@ def up(args: argparse.Namespace) -> int:
 
 def attach(args: argparse.Namespace) -> int:
     """`attach [RUN|URL]`: watch a server in the panel, or as lines."""
-    if args.run and args.run.lower().startswith(("http://", "https://")):
+    if is_address(args.run):
         return attach_foreign(args)
     run = registry.find_run(args.run)
     if args.plain or args.json or not has_terminal():

@@ -16,7 +16,7 @@ from dflash_tui.cli.console import print_json, print_status, print_table
 from dflash_tui.cli.requests import choose_server
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch import shutdown
-from dflash_tui.monitoring.server_identity import is_address
+from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.runs import registry, verification
 from dflash_tui.runs.run import Run
