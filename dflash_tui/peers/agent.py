@@ -1,7 +1,7 @@
 """The remote side: `dflash-tui agent` reads commands from stdin and writes messages to stdout, until stdin ends.
 
-There is no daemon and no port: whoever can log in may run it. Launched ranks continue without it, until their lease
-expires.
+There is no daemon and no port: every user who can log in may run it. Launched ranks continue without it,
+until their lease expires.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def test_design_command_rebuilds_same_design(words):
 
 
 def test_the_panel_takes_the_same_options():
-    """By their names; a wrong name and a wrong value are told."""
+    """By their names; a wrong name or value is an error."""
     asked = ExperimentRequest(LaunchRequest(recipe="demo-cpu"))
     typed = builder.build_experiment(builder.add_typed_options(asked, "rounds=2 concurrency=1,4 temperature=0.7"))[0]
     design, _ = experiment("demo-cpu", "--rounds", "2", "--concurrency", "1,4", "--temperature", "0.7")

@@ -57,7 +57,7 @@ def test_bench_names_the_engine_and_settings(capfd, texts, owner, engine, settin
     assert ("settings: unknown" in text) is not bool(settings)
 
 
-def test_timings_of_llama_cpp_give_the_acceptance_length(capfd):
+def test_llama_cpp_timings_give_acceptance_length(capfd):
     timings = {"timings": {"predicted_n": 8, "draft_n": 9, "draft_n_accepted": 5}}
     with OpenAIServer(texts=LLAMA, owner="llamacpp", last=timings).serve() as url:
         _, summary = measured(capfd, url)
@@ -135,7 +135,7 @@ def test_a_bad_address_is_one_sentence(capfd, server, code, words):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://key@127.0.0.1:1", "http://"])
-def test_no_server_at_an_address_is_one_sentence(capfd, url):
+def test_address_without_server_is_one_sentence(capfd, url):
     assert main(["bench", url]) in {1, 2}
     assert "Traceback" not in capfd.readouterr().err
 
@@ -162,7 +162,7 @@ def test_a_change_of_model_between_answers_fails(capfd):
 
 
 def test_an_own_certificate_is_one_sentence(capfd, tmp_path):
-    """It is told how to reach the server without."""
+    """The error says how to reach the server without it."""
     files = tmp_path / "key.pem", tmp_path / "cert.pem"
     words = f"req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout {files[0]} -out {files[1]}"
     subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
@@ -173,7 +173,7 @@ def test_an_own_certificate_is_one_sentence(capfd, tmp_path):
     assert "is its own, of no known authority: reach the server by http over ssh -L" in capfd.readouterr().err
 
 
-def test_a_slow_server_is_said_to_be_slow(capfd, monkeypatch):
+def test_slow_server_is_reported(capfd, monkeypatch):
     """Then it is waited for, up to ten minutes; in the end it is one sentence."""
     monkeypatch.setattr(requests, "_SLOW", 0.05)
     monkeypatch.setattr(client, "_READING", 0.3)

@@ -50,7 +50,7 @@ def test_statistics_are_behind_details(finished, capsys):
 
 
 def test_json_report_keeps_all_samples_when_reread(finished, capsys, tmp_path):
-    """Whoever gets the file can have it told, and judged, on another machine."""
+    """The file is reported and judged on another machine."""
     path = tmp_path / "ab.json"
     assert main.main(["report", finished.design.id, "--format", "json", "-o", str(path)]) == 0
     assert msgspec.json.decode(path.read_bytes(), type=ExperimentReport) == finished
@@ -110,7 +110,7 @@ def written(report: ExperimentReport | RunReport, where: str, value: object, pat
 
 @pytest.mark.parametrize(("where", "value", "why"), BROKEN)
 def test_file_naming_unknown_arms_is_refused(where, value, why, capsys, tmp_path):
-    """Whoever wrote it: what is wrong is named with the place, in every format and side by side."""
+    """The mistake is named with its place, in every format and side by side."""
     design = a_design({str(n): a_plan("eager", n) for n in (4, 8, 15)}, (0, 1, 2, 2, 1, 0), "n")
     report = verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
     assert report.sweep

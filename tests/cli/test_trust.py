@@ -193,7 +193,7 @@ def list_marks(patched: Path) -> set[str]:
 
 @pytest.mark.parametrize("words", [COMMANDS[0], ("patch", "apply", "fake")], ids=" ".join)
 def test_foreign_patch_needs_trust(patched, capsys, words):
-    """Like a recipe: it changes code that the server runs, whoever names it."""
+    """Like a recipe: it changes code that the server runs."""
     code, said = run(capsys, *words)
     assert code == 2
     assert "patch       mine changes " in said

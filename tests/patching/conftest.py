@@ -84,7 +84,7 @@ def real_python(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def releases() -> list[wheels.Release]:
-    """Every published release; whoever asks is skipped when the package index cannot be reached."""
+    """Every published release; a test is skipped if the package index is unreachable."""
     try:
         return [(project, version) for project in PROJECTS for version in wheels.published(project)]
     except requests.RequestException as error:

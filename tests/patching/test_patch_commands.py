@@ -214,7 +214,7 @@ def test_what_is_wrong_is_said(folders, snapshot):
 
 @pytest.mark.index
 def test_broken_user_patch_stops_only_its_recipes(real_python):
-    """Status, engine inspect and doctor name it with the reason; whoever needs it is refused with that reason."""
+    """Status, engine inspect and doctor name it with the reason; a launch that needs it is refused with that reason."""
     fill(real_python, "0.20.2")
     dflash("engine", "adopt", real_python)
     own = paths.user_patches_folder()

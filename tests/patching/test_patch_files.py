@@ -66,7 +66,7 @@ def test_broken_patch_file_names_place_and_reason(old, new, said, own):
 
 
 def test_empty_edit_or_repeated_file_is_refused(own):
-    """Both are mistakes of whoever wrote it."""
+    """Both are mistakes in the file."""
     same = "files:\n  - path: a.py\n    edits:\n      - {old: x, new: x}\n"
     twice = "files:\n  - path: a.py\n    edits: [{old: x, new: y}]\n  - path: a.py\n    edits: [{old: z, new: w}]\n"
     for name, body, said in (("same", same, "the same"), ("twice", twice, "same file twice")):

@@ -166,7 +166,7 @@ async def test_requests_under_way_match_labelled_concurrency(serve):
 
 
 @pytest.mark.parametrize("streams", [1, 2])
-async def test_whoever_stops_listening_leaves_no_request_behind(serve, asked, streams):
+async def test_cancelled_suite_leaves_no_request_behind(serve, asked, streams):
     async with aclosing(
         client.send_suite(Server(serve("slow=0.2"), "x"), SUITE, Sampling(), streams=streams)
     ) as requests:

@@ -1,4 +1,4 @@
-"""A server begins only once it is recorded: whoever launches it may be killed between the two."""
+"""A server begins only once it is recorded: its launcher may be killed between the two."""
 
 import errno
 import os

@@ -27,7 +27,7 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
             writer.close()
             await writer.wait_closed()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # whoever asked is gone
+            pass  # the client is gone
         finally:
             writer.transport.abort()
 

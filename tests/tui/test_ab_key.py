@@ -160,7 +160,7 @@ async def test_ab_dialog_previews_experiment():
 
 
 @pytest.mark.parametrize("key", ["a", "f"])
-async def test_the_dialog_says_that_the_recipe_would_not_start(key):
+async def test_dialog_says_recipe_would_not_start(key):
     panel = app({"gemma-4-31b": recipe_loader.find_recipe("gemma-4-31b")})
     async with panel.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "1 recipe that would not start here")

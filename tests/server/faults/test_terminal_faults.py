@@ -94,7 +94,7 @@ async def test_ending_headless_watcher_leaves_server_running(launch):
 
 
 def test_ctrl_c_of_headless_watcher_leaves_server(launch):
-    """It says how to come back, and ends as whoever is interrupted."""
+    """It says how to come back, and ends with the exit code of an interrupt."""
     run = launch()
     command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:

@@ -64,7 +64,7 @@ def test_what_words_mean(text, value):
         ("{[a]: 1}", "x: expected a word as a key"),
     ],
 )
-def test_anything_else_is_one_error_with_its_line(tmp_path, text, what):
+def test_other_values_give_error_with_line(tmp_path, text, what):
     """From a file it is `file:line: key: …`."""
     path = tmp_path / "file.yaml"
     path.write_text(f"# one line before\nx: {text}\n")
@@ -83,7 +83,7 @@ pieces = st.sampled_from(
 )
 @example("\udcff")
 @example("%YAML " + "9" * 5000 + ".1\n---\nx")
-def test_any_text_is_a_value_or_one_error(text):
+def test_any_text_parses_or_gives_one_error(text):
     """A value can be written as JSON, and an error on a terminal."""
     try:
         value = parse_yaml_value(text)

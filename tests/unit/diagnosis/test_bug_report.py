@@ -59,7 +59,7 @@ def test_nothing_tells_whose_machine_it_is(at_home):
     assert "~/models and ~/x and /srv/<user>/y on <host>: <secret>" in told
 
 
-def test_neither_keys_nor_prompts_go_to_a_public_tracker(folders):
+def test_report_leaves_out_keys_and_prompts(folders):
     """Whatever form a secret has in a log or on the command line, and what a user has asked."""
     told = report(
         written(
@@ -80,12 +80,12 @@ def test_a_log_cannot_end_its_block(folders):
     assert "`````text\nValueError: ````\n`````" in told
 
 
-def test_no_half_of_a_token_ends_the_title(folders):
+def test_title_never_ends_with_partial_token(folders):
     assert "hf_A" not in report(written(f"ValueError: {'x' * 95} {TOKEN}"))
 
 
 @pytest.mark.parametrize("begins", ["'api_key': '", "-----BEGIN PRIVATE KEY-----"])
-def test_what_looks_like_the_start_of_a_secret_ends_with_its_block(folders, begins):
+def test_unfinished_secret_does_not_swallow_code_fence(folders, begins):
     """Else it would take the end of the block along, and what follows would be Markdown of the log's."""
     told = report(written(f"ValueError: {begins}", "# not a heading", "INFO 11-21 01:00:00 [x.py:1] the end"))
     fences = [line for line in told.splitlines() if line.startswith("```")]

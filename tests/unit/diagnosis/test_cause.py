@@ -91,7 +91,7 @@ ADVISED = {
 
 @pytest.mark.parametrize("name", ADVISED)
 @pytest.mark.parametrize("way", ["not", "by its plan", "by its log"])
-def test_eager_mode_is_advised_where_it_was_not_tried(name, way):
+def test_eager_mode_is_advised_unless_already_tried(name, way):
     said = ["Enforce eager set, disabling torch.compile and CUDAGraphs."] * (way == "by its log")
     found = diagnose_run(written(*said, ADVISED[name]), circumstances=Circumstances(eager=way == "by its plan"))
     assert found is not None
@@ -110,7 +110,7 @@ def test_a_wanted_end_is_no_failure(name):
     assert diagnose_run(of(name, 0, Stopping(1.0))) is None
 
 
-def test_exit_code_0_is_a_failure_when_nobody_asked(snapshot):
+def test_unrequested_exit_code_0_is_failure(snapshot):
     """A server whose engine died ends with 0."""
     found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0))
     assert found is not None
@@ -128,7 +128,7 @@ def test_the_word_of_the_kernel_comes_first(snapshot):
 
 
 @pytest.mark.parametrize(("used", "kills", "expected"), [(22, 0, True), (2, 1, True), (2, 0, False)])
-def test_want_of_memory_is_only_said_when_something_shows_it(used, kills, expected):
+def test_memory_shortage_is_claimed_only_with_evidence(used, kills, expected):
     """Without the kernel's lines its count or a nearly full memory speaks for it; else nothing is supposed."""
     memory = MemorySampled(47.0, used << 30, 24 << 30, "resident")
     found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills)))
@@ -148,7 +148,7 @@ def test_a_signal_is_named(code, kind, name):
 
 
 @pytest.mark.parametrize("code", [None, 1])
-def test_an_end_without_a_word_is_called_unknown(code):
+def test_silent_exit_is_called_unknown(code):
     """Nothing is invented; the last lines are shown."""
     found = diagnose_run(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
     assert found is not None
@@ -162,7 +162,7 @@ def test_an_unknown_exception_comes_with_its_place():
     assert found.evidence[1].endswith('site-packages/vllm/_custom_ops.py", line 3759, in onednn_mm')
 
 
-def test_a_fault_of_the_gpu_is_shown_with_what_vllm_made_of_it():
+def test_gpu_fault_shows_driver_then_vllm_error():
     """The driver's line comes first, vLLM's own below it."""
     xid = "NVRM: Xid (PCI:0000:01:00): 31, pid=827, name=VLLM::EngineCor, Ch 00000008"
     found = diagnose_run(of(f"{GPU}/fail-illegal-memory-access", 1, Autopsy(99.0, (xid,), None)))
@@ -191,14 +191,14 @@ def served(log: str, code: int, end: float) -> RunState:
     return state
 
 
-def test_a_bad_request_of_yesterday_does_not_explain_a_kill():
+def test_old_bad_request_does_not_explain_kill():
     """What a server has survived for a day is not why it ended."""
     found = diagnose_run(served(BAD_REQUEST, -9, 60 + DAY))
     assert found is not None
     assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
 
 
-def test_what_ended_a_server_comes_before_what_it_has_survived():
+def test_final_cause_outranks_survived_errors():
     """Thousands of bad requests, known or not, hide no later cause, and what follows from that hides it neither."""
     log = (BAD_REQUEST + "ERROR 01-01 00:01:00 [x.py:1] OSError: [Errno 24] Too many open files\n") * 1000
     log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"
@@ -209,7 +209,7 @@ def test_what_ended_a_server_comes_before_what_it_has_survived():
     assert (found.kind, found.evidence) == ("out_of_memory", (OUT_OF_MEMORY,))
 
 
-def test_an_unknown_exception_explains_the_end_that_follows_it():
+def test_unknown_exception_explains_exit_right_after_it():
     """The same exception a moment before the end is the best there is, and its frame is the one above it."""
     later = BAD_REQUEST.replace("01-01 00:01:00", "01-02 00:00:00").replace("renderer.py", "other.py")
     found = diagnose_run(served(BAD_REQUEST + later, 1, DAY + 5))
@@ -242,8 +242,8 @@ def test_what_the_recipe_knows_comes_first():
     [("(broken", True), ("FLASH.*of memory", True), ("of memory.*FLASH", False), ("(.+\\s?)+$x", False)],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
-def test_a_sign_of_a_recipe_is_text_with_gaps(sign, shows):
-    """Whoever shares a recipe cannot make a diagnosis end in an error or last for ever; a gap stays in its line."""
+def test_recipe_failure_sign_matches_text_with_gaps(sign, shows):
+    """A shared recipe cannot make a diagnosis fail or last for ever; a gap stays in its line."""
     text = "ValueError: FLASH (broken is out of memory " + "a" * 4000 + "\nthe other line"
     failure = RecipeFailure(sign=sign, cause="the recipe knows", fix="no")
     diagnosis = diagnose_run(written(text), (failure,))
@@ -251,7 +251,7 @@ def test_a_sign_of_a_recipe_is_text_with_gaps(sign, shows):
     assert (diagnosis.cause == "the recipe knows") == shows
 
 
-def test_a_server_that_answers_badly_is_explained_while_it_runs(snapshot):
+def test_unhealthy_running_server_is_explained(snapshot):
     """Unhealthy is no end: the answer is the evidence."""
     state = RunState()
     state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
@@ -262,7 +262,7 @@ def test_a_server_that_answers_badly_is_explained_while_it_runs(snapshot):
     assert found.what == snapshot
 
 
-def test_a_worker_that_is_killed_at_rest_is_the_cause(snapshot):
+def test_killed_idle_worker_is_cause(snapshot):
     """As vLLM 0.32.0 wrote it: it asks for the exit code before there is one, and its own error follows from that."""
     core = "(EngineCore pid=19711) ERROR 11-22 08:31:33"
     said = f"{core} [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None)"

@@ -51,7 +51,7 @@ def test_the_cause_by_both_logs(case, near, kind, names_rank):
     assert set(own.evidence) <= set(found.evidence)
 
 
-def test_a_rank_0_that_was_killed_is_not_laid_to_the_other_rank():
+def test_killed_rank_0_is_not_blamed_elsewhere():
     """Whose log ends with what followed, or with nothing."""
     near, far = ((DATA / "ranks" / f"kill-rank0-all.rank{rank}.log").read_bytes() for rank in (0, 1))
     killed = near_of(near, -9)
@@ -59,18 +59,18 @@ def test_a_rank_0_that_was_killed_is_not_laid_to_the_other_rank():
     assert killed.kind == "killed"
 
 
-def test_a_rank_that_waited_for_rank_0_in_vain_says_so_itself():
+def test_rank_reports_vain_wait_for_rank_0():
     """As `why` on its own host tells it."""
     far = near_of((DATA / "ranks" / "rank0-missing.rank1.log").read_bytes())
     assert (far.kind, "10.77.0.1" in " ".join(far.evidence)) == ("rendezvous", True)
 
 
-def test_what_the_keeper_saw_of_a_rank_that_never_came_is_said():
+def test_cause_names_keeper_state_of_missing_rank():
     known = explain("rank1-late", state="suspended (1 of its processes were stopped by a signal)")
     assert (known.kind, "spark-b was suspended" in known.cause) == ("rendezvous", True)
 
 
-def test_the_address_that_the_far_rank_could_not_reach_is_its_evidence():
+def test_evidence_names_address_far_rank_missed():
     assert "10.77.0.9" in " ".join(explain("wrong-master").evidence)
 
 
@@ -84,19 +84,19 @@ def test_what_the_keeper_saw_is_said():
     ("log", "kind", "word"),
     [(b"", GONE, "its worker died"), (b"ValueError: nothing works here", "unknown", "nothing works here")],
 )
-def test_a_rank_that_ended_first_explains_a_rank_0_that_was_stopped_for_it(log, kind, word):
+def test_first_ended_rank_explains_stopped_rank_0(log, kind, word):
     near = near_of(b"(APIServer pid=1) INFO 11-22 10:00:00 [launcher.py:1] [shutdown] API server: shutdown triggered")
     found = explain_by_ranks(near, [RankLog(1, "b", log, has_ended=True, state="ended (its worker died)")], 0.0, 0.0)
     assert found.kind == kind
     assert word in found.cause
 
 
-def test_an_error_of_rank_0_itself_is_its_cause():
+def test_rank_0_error_is_its_own_cause():
     near = near_of(b"vllm serve: error: unrecognized arguments: --nonsense", 2)
     assert explain_by_ranks(near, [RankLog(1, "b", b"ValueError: x", has_ended=True)], 0.0, 0.0) == near
 
 
-def test_waiting_for_the_other_ranks_is_a_phase():
+def test_waiting_for_other_ranks_is_a_phase():
     """From the line before the rendezvous until both are there; the ranks of one machine never wait for long."""
     line = "INFO 11-22 13:17:{} [x.py:1] {}"
     waits = "world_size=2 rank=0 local_rank=0 distributed_init_method=tcp://{}:29501 backend=gloo"
@@ -111,7 +111,7 @@ def test_waiting_for_the_other_ranks_is_a_phase():
     assert phases == {"10.77.0.1": [Phase.ENGINE, Phase.RANKS, Phase.ENGINE], "127.0.0.1": [Phase.ENGINE]}
 
 
-def test_the_end_of_a_long_log_begins_with_a_whole_line(tmp_path, monkeypatch):
+def test_long_log_tail_begins_with_whole_line(tmp_path, monkeypatch):
     """Half a line may be half a secret, which nobody knows for one."""
     monkeypatch.setattr(postmortem, "_MOST_READ", 20)
     (tmp_path / "log").write_bytes(b"token hf_0123456789\nRuntimeError: no\n")

@@ -30,7 +30,7 @@ WRAPPINGS = {
 }
 
 
-def test_the_lines_are_as_the_server_wrote_them():
+def test_unwrapping_restores_server_lines_exactly():
     """Indentation and the rest of each line stay."""
     for name, wrapping in WRAPPINGS.items():
         wrapped = "".join(f"{wrapping.format(line)}\n" for line in LOG.decode().splitlines())
@@ -48,7 +48,7 @@ def test_docker_s_own_file_is_read():
     assert Unwrapper().unwrap(broken).startswith(LOG[:-1])
 
 
-def test_what_the_first_lines_show_holds_for_the_rest():
+def test_first_lines_decide_wrapping_of_whole_log():
     """A line of the log that looks wrapped is left alone, and later pieces are unwrapped as the first."""
     unwrapper = Unwrapper()
     assert unwrapper.unwrap(LOG + b"a-table | with columns\n").endswith(b"a-table | with columns\n")
@@ -58,7 +58,7 @@ def test_what_the_first_lines_show_holds_for_the_rest():
     assert wrapped.unwrap(b"vllm-1  | y\nnot wrapped\n") == b"y\nnot wrapped\n"
 
 
-def test_a_log_without_wrapping_stays_as_it_is():
+def test_unwrapped_log_stays_unchanged():
     """Nothing of a recorded server's own lines is taken for wrapping."""
     for name in recordings.names():
         assert Unwrapper().unwrap(recordings.raw(name)) == recordings.raw(name), name

@@ -158,34 +158,34 @@ def test_a_healthy_log_names_its_kernels(explain):
     assert ("MoE MARLIN NvFp4" in told, "! FP4 weights run on Marlin" in told) == (True, True)
 
 
-def test_no_recipe_is_named_to_whoever_has_none(explain):
+def test_advice_without_recipe_names_no_recipe(explain):
     """What the recipe pins is vLLM's own image here, also for an error that nobody knows."""
     for line in ("ImportError: x.so: undefined symbol: y", "(EngineCore pid=1) ImportError: cannot import x"):
         words = " ".join(explain(f"{line}\n{ENDED}").fix)
         assert ("vllm/vllm-openai" in words, "recipe" in words, "--report" in words) == (True, False, False)
 
 
-def test_a_share_of_the_memory_that_fits_is_named(explain):
+def test_fitting_memory_share_is_advised(explain):
     taken = "ValueError: Free memory on device cuda:0 ({}/121.69 GiB) on startup is less than desired GPU memory " \
             "utilization (0.91, 110.74 GiB)\n"  # fmt: skip
     for free, share in (("109.53", "--gpu-memory-utilization to 0.88"), ("0.1", "to less"), ("1.2.3", "to less")):
         assert share in " ".join(explain(taken.format(free)).fix)
 
 
-def test_what_a_shell_says_of_a_kill_explains_only_what_nothing_else_does(explain):
+def test_shell_kill_message_is_last_resort_cause(explain):
     """VLLM kills itself when its engine failed."""
     assert explain(f"{UP}Killed\n").kind == "oom_killed"
     assert explain("(EngineCore pid=1) ValueError: nobody knows\nKilled\n").kind == "unknown"
 
 
-def test_a_recording_s_file_is_read_as_it_is(explain):
+def test_prefixed_recording_lines_are_read(explain):
     """Whatever a tool puts before each line, such as seconds: levels are read behind it."""
     lines = recordings.raw("cpu-vllm-0.32.0/dflash").splitlines(keepends=True)
     found = explain(b"".join(b"%8.2f %s" % (place / 7, line) for place, line in enumerate(lines)))
     assert (found.kind, found.phase, found.figures["acceptance_length"] > 1) == (NO_FAILURE, "up", True)
 
 
-def test_an_unknown_error_is_shown_with_its_place_and_a_guess(explain):
+def test_unknown_error_shows_frames_and_guessed_area(explain):
     """The innermost exception of the chain, its last three frames of vLLM, torch and transformers, and the area."""
     frames = "".join(
         f'(EngineCore pid=2)   File "/x/site-packages/{file}", line {at}, in f{at}\n(EngineCore pid=2)     call()\n'
@@ -225,13 +225,13 @@ def test_the_earliest_process_that_failed_is_named(explain):
         ("", "engine_died"),
     ],
 )  # fmt: skip
-def test_an_engine_that_is_only_said_to_be_dead_was_not_killed_from_outside(explain, above, kind):
+def test_dead_engine_message_alone_proves_no_kill(explain, above, kind):
     """What stands above says more; without it both a kill and a crash are possible."""
     dead = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above).\n"
     assert explain(UP + above + dead).kind == kind
 
 
-def test_a_recorded_log_has_the_same_cause_as_its_run(explain):
+def test_only_recorded_failures_are_called_failures(explain):
     """And a server that did well, or was asked to stop, shows no failure."""
     for name in recordings.names():
         found = explain(recordings.raw(name))
@@ -240,7 +240,7 @@ def test_a_recorded_log_has_the_same_cause_as_its_run(explain):
         assert failed or found.phase in {"up", "api"}, name
 
 
-def test_a_server_that_went_on_serving_did_not_fail(explain):
+def test_server_that_kept_serving_did_not_fail(explain):
     """Neither by a bad request nor by a known error that it survived."""
     served = '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
     bad = "ERROR 01-01 00:01:00 [serving.py:10] ValueError: This model's maximum context length is 512 tokens.\n"
@@ -251,7 +251,7 @@ def test_a_server_that_went_on_serving_did_not_fail(explain):
     assert explain(head + served * 5 + known).kind == "open_files"
 
 
-def test_of_several_starts_the_last_that_failed_is_explained(explain):
+def test_last_failed_start_in_log_is_explained(explain):
     """As in the log of a container that is started again and again; a start that still goes on hides nothing."""
     boot = "(APIServer pid=1) INFO 11-22 10:00:00 [api_server.py:1] vLLM API server version 0.19.0\n"
     first = f"{boot}ValueError: No available memory for the cache blocks.\n"
@@ -274,14 +274,14 @@ def test_of_several_starts_the_last_that_failed_is_explained(explain):
         ("(EngineCore pid=2) INFO 11-22 10:00:00 [x.py:1] Starting to load model x...", NO_FAILURE),
     ],
 )
-def test_a_log_that_ends_in_silence_says_what_it_waits_for(explain, line, kind):
+def test_silent_log_end_names_awaited_step(explain, line, kind):
     found = explain(
         f"{line}\n/usr/lib/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked\n"
     )
     assert (found.kind, found.confidence) == (kind, "likely")
 
 
-def test_a_release_that_is_fixed_is_named_unless_it_runs(explain):
+def test_fixed_release_is_named_unless_already_running(explain):
     line = "RuntimeError: Model does not support EAGLE3 interface but aux_hidden_state_outputs was requested\n"
     engine = "(EngineCore pid=1) INFO 11-22 10:00:00 [core.py:1] Initializing a V1 LLM engine (v{}) with config: x\n"
     assert "0.24.0" in " ".join(explain(line).fix)
@@ -312,7 +312,7 @@ def test_what_is_no_file_is_refused(name):
         explain_log(LogSource(name))
 
 
-def test_of_a_large_file_the_beginning_and_the_end_are_read(tmp_path, monkeypatch):
+def test_large_file_is_read_at_both_ends(tmp_path, monkeypatch):
     """The answer says so."""
     monkeypatch.setattr(log_source, "_LARGEST_FILE", 4 << 20)
     monkeypatch.setattr(log_source, "_HEAD", 1 << 20)
@@ -347,7 +347,7 @@ def pipe(monkeypatch):
 
 
 def test_a_pipe_that_goes_silent_is_explained(pipe):
-    """Whoever writes may never end, as `docker logs -f`."""
+    """The writer may never end, as `docker logs -f`."""
     os.write(pipe.writes, NO_NVCC.encode())
     found = explain_log(LogSource(pipe.name))
     assert (found.kind, len(found.notes)) == ("nvcc", 1)
@@ -390,7 +390,7 @@ def test_no_line_keeps_a_core_busy(explain, line):
     assert explain((_HEAD + _OWN) * 40 + line + "\n" + _HEAD + _OWN).kind == NO_FAILURE
 
 
-def test_a_file_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path, monkeypatch):
+def test_reading_growing_file_comes_to_an_end(tmp_path, monkeypatch):
     """The log of a server that still runs; what is there when it is read is explained."""
     monkeypatch.setattr(log_source, "_PIECE", 1 << 10)
     file, line = tmp_path / "server.log", b"INFO 11-22 10:00:00 [core.py:1] nothing is wrong\n"
@@ -403,7 +403,7 @@ def test_a_file_that_grows_as_fast_as_it_is_read_has_an_end(tmp_path, monkeypatc
             assert growing.tell() < 10 * size
 
 
-def test_the_rest_of_a_line_without_an_end_begins_no_other(tmp_path, monkeypatch):
+def test_rest_of_cut_line_is_no_line(tmp_path, monkeypatch):
     """Neither where it was too long, nor behind what was left out of a very large file."""
     monkeypatch.setattr(log_source, "_PIECE", 1 << 12)
     monkeypatch.setattr(log_source, "_LOOKED_AT", 1 << 10)

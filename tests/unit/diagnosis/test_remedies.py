@@ -126,7 +126,7 @@ def test_a_failure_of_the_machine_undoes_nothing():
     assert recorded(f"{CPU}/fail_port_in_use", plan, port=8123)[0].changes == Changes(port=8123)
 
 
-def test_a_link_in_a_message_is_no_hub():
+def test_link_in_message_is_no_hub_failure():
     plan = planned("demo-cpu")
     state = RunState()
     text = "ValueError: Something new. For further information visit https://errors.pydantic.dev/2.13/v/value_error\n"
@@ -138,7 +138,7 @@ def test_a_link_in_a_message_is_no_hub():
     assert "hub" not in f"{found.what} {found.advice}"
 
 
-def test_a_token_is_asked_for_and_never_a_part_of_the_command():
+def test_token_is_requested_outside_the_command():
     """HF_TOKEN belongs into the environment."""
     [first, *_] = after("OSError: You are trying to access a gated repo.", planned("gemma-4-26b-a4b", "--gpu", "h200"))
     assert first.needs == "HF_TOKEN"
@@ -179,7 +179,7 @@ def test_a_plan_leads_to_itself(words):
     assert planned(*plan.relaunch_request.to_argv()) == plan
 
 
-def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
+def test_recipe_file_is_named_by_absolute_path(tmp_path, monkeypatch):
     """The command works from anywhere."""
     path = tmp_path / "mine.yaml"
     path.write_text(recipe_loader.recipe_path("demo-cpu").read_text())
@@ -187,7 +187,7 @@ def test_a_recipe_file_is_named_by_its_whole_path(tmp_path, monkeypatch):
     assert planned("./mine.yaml").relaunch_request.to_argv()[0] == str(path)
 
 
-def test_a_post_mortem_survives_a_recipe_that_is_gone(folders):
+def test_postmortem_works_after_recipe_is_gone(folders):
     """Why it failed is told all the same."""
     from tests.tui.conftest import a_run
 

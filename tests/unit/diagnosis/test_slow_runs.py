@@ -33,7 +33,7 @@ def explain(path: Path) -> dict[str, str]:
         ("cpu-neighbour", "foreign load", "taskset"),
     ],
 )
-def test_a_slow_run_is_named_with_its_setting(name, kind, setting):
+def test_slow_run_is_explained_by_its_setting(name, kind, setting):
     assert setting in explain(RUNS / f"{name}.zip")[kind]
 
 

@@ -41,7 +41,7 @@ def server(hub: Hub, monkeypatch) -> Hub:
     return hub
 
 
-def test_what_is_in_the_cache_is_taken_without_the_hub():
+def test_cached_dataset_needs_no_hub():
     """As huggingface_hub lays out data sets; nothing is asked."""
     put_into_cache("HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl", json.dumps(LINE).encode())
     assert (model_hub.hub_cache_folder() / "datasets--HuggingFaceH4--mt_bench_prompts").is_dir()
@@ -75,7 +75,7 @@ def test_rows_of_a_parquet_file_are_questions(tmp_path):
     assert [p.text[:5] for p in suites.load_suite("gsm8k").prompts] == ["2 + 2", "3 + 3"]
 
 
-def test_a_data_set_is_fetched_and_its_prompts_are_kept(server):
+def test_fetched_dataset_keeps_its_prompts(server):
     """One file of it alone; the copy stays when the hub's cache is gone."""
     server.repos["datasets/HuggingFaceH4/mt_bench_prompts"] = {
         "raw/question.jsonl": json.dumps(LINE).encode(),

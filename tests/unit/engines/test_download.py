@@ -131,7 +131,7 @@ def test_what_was_kept_is_checked(server):
     assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
 
 
-def test_a_whole_part_is_read_and_not_fetched_again(server):
+def test_whole_partial_file_is_not_fetched_again(server):
     """A call that was ended while it compared the hash left it; a range behind its last byte is an error (416)."""
     blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_the_token_stays_with_the_hub(server):
 @pytest.mark.parametrize(
     ("refusal", "words"), [("terms", "accept the terms"), ("missing", "check the spelling"), ("broken", "same command")]
 )
-def test_a_refusal_on_the_way_says_what_to_do(server, refusal, words):
+def test_refusal_during_download_gives_advice(server, refusal, words):
     """Refused after the look: the sentence, the hub's words and the advice."""
     model = asyncio.run(model_hub.look_up_model("owner/m"))
     server.refusal = refusal

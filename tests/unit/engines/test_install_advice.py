@@ -20,6 +20,6 @@ def test_the_cause_decides(tmp_path, evidence, names):
     assert names in advise_on_install_error(evidence, tmp_path / "none")
 
 
-def test_an_install_that_is_repeated_can_be_resolved_anew(tmp_path):
+def test_install_advice_names_lock_to_delete(tmp_path):
     (tmp_path / "lock").touch()
     assert str(tmp_path / "lock") in advise_on_install_error("it is bad", tmp_path / "lock")

@@ -144,7 +144,7 @@ def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
     assert time.monotonic() - began < 50
 
 
-def test_without_the_hub_a_whole_snapshot_is_complete(hub, monkeypatch):
+def test_whole_snapshot_is_complete_without_hub(hub, monkeypatch):
     """By its own index: every shard that it names, and no fewer."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -178,6 +178,6 @@ def test_a_folder_is_taken_as_it_is(server, tmp_path):
 
 
 @pytest.mark.parametrize("repo", ["", "a/b/c", "owner/.."])
-def test_what_is_no_name_is_not_asked_for(server, repo):
+def test_invalid_repo_name_is_never_requested(server, repo):
     assert look(repo).access == Access.NOT_FOUND
     assert not server.asked

@@ -44,25 +44,25 @@ FOUND = [TreeDrafter("z/big-DFlash", Method.DFLASH, "0.28.0"), TreeDrafter("z/pl
 
 
 @pytest.mark.parametrize("model", ["owner/big", "owner/big-int4"])
-def test_the_drafters_of_a_model_and_of_what_it_was_made_from(hub, model):
+def test_drafters_of_model_and_base_are_found(hub, model):
     """An assistant that serves, a finetune and a GGUF are none."""
     assert find(model) == FOUND
 
 
-def test_a_gated_drafter_is_named_though_its_config_is_closed(hub):
+def test_gated_drafter_is_named_despite_closed_config(hub):
     hub.gated, hub.closed = "auto", {"z/plain"}
     open_one = TreeDrafter("z/big-DFlash", Method.DFLASH, "0.28.0", gated=True)
     assert find() == [open_one, TreeDrafter("z/plain", gated=True)]
 
 
-def test_a_crowded_tree_is_asked_about_its_first_ones_only(hub):
+def test_crowded_tree_asks_about_first_drafters_only(hub):
     hub.tags = {f"z/dflash-{number}": [TREE] for number in range(3000)}
     hub.repos |= {name: config("DFlashDraftModel") for name in hub.tags}
     assert [each.repo for each in find()] == list(hub.tags)[: model_config.MOST_DRAFTERS]
     assert len({asked.path for asked in hub.asked}) == 2 + model_config.MOST_DRAFTERS
 
 
-def test_nothing_is_asked_for_a_folder_or_offline(hub, monkeypatch, tmp_path):
+def test_folder_or_offline_mode_asks_nothing(hub, monkeypatch, tmp_path):
     assert find(str(tmp_path)) == []
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(HubAccessError):

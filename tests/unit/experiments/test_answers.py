@@ -75,7 +75,7 @@ def test_an_arm_whose_answers_turn_is_different():
     assert found.first.position == len("0 the lamp ") + 1
 
 
-def test_differences_that_boots_of_one_arm_have_too_are_no_effect():
+def test_differences_within_one_arm_show_no_effect():
     """Each boot turns other answers, as rounding does that is chosen anew at each start: the arms are alike."""
     texts = [turned(alike(), range(boot, PROMPTS, 4), to=f"boot{boot}") for boot in range(4)]
     found = compared(texts)
@@ -83,7 +83,7 @@ def test_differences_that_boots_of_one_arm_have_too_are_no_effect():
     assert (found.different, *found.within) == pytest.approx((0.5, 0.5, 0.5))
 
 
-def test_tokens_are_compared_where_the_server_names_them():
+def test_tokens_are_compared_if_server_names_them():
     """Two answers of the same text may be of other tokens: special ones are no text."""
     of = modes()
     measured, kept = said(of, [alike()] * 4, tokens=True)
@@ -98,7 +98,7 @@ def test_tokens_are_compared_where_the_server_names_them():
     assert found.first.position == 6
 
 
-def test_without_kept_answers_it_is_known_whether_but_not_where():
+def test_digests_alone_show_difference_without_its_position():
     """Digests are enough for the verdict."""
     measured, _ = said(modes(), [alike(), *[turned(alike(), range(9))] * 2, alike()])
     found = answers.compare_outputs(modes(), measured, 0, 1)
@@ -147,7 +147,7 @@ def test_a_few_prompts_decide_nothing():
 
 
 @pytest.mark.parametrize("share", [0.3])
-def test_arms_that_are_alike_are_rarely_called_different(share):
+def test_alike_arms_are_rarely_called_different(share):
     """Of 300 experiments whose boots turn answers at random at most one in twenty errs, and chance on top of that."""
     draw, wrong = random.Random(7), 0
     for _ in range(300):
@@ -156,7 +156,7 @@ def test_arms_that_are_alike_are_rarely_called_different(share):
     assert wrong <= 300 * 0.05 + 8
 
 
-def test_a_report_has_the_check_where_the_launches_differ():
+def test_report_checks_answers_only_if_launches_differ():
     """An arm that is compared with itself has none, nor have two runs side by side, or starts without requests."""
     of = modes()
     measured, kept = said(of, [alike()] * 4)
@@ -168,7 +168,7 @@ def test_a_report_has_the_check_where_the_launches_differ():
         assert [each.outputs for each in report.comparisons] == [None]
 
 
-def test_answers_of_two_arms_are_paired_by_prompt():
+def test_answers_of_two_arms_pair_by_prompt():
     """Of boots that differ, where there are any."""
     of = modes()
     other = turned(alike(), [1])
@@ -184,7 +184,7 @@ def test_answers_of_two_arms_are_paired_by_prompt():
 
 
 @pytest.mark.parametrize(("rejected", "verdict_"), [(0, OutputVerdict.UNKNOWN), (9, OutputVerdict.ALIKE)])
-def test_drafts_that_are_all_accepted_put_no_verification_to_the_test(rejected, verdict_):
+def test_fully_accepted_drafts_do_not_test_verification(rejected, verdict_):
     """As those of answers that repeat one token; where some are rejected, the answers are alike."""
     arms = {"off": plan(num_speculative_tokens=0), "on": plan()}
     of = design("spec", arms, (0, 1, 1, 0))

@@ -31,7 +31,7 @@ def a_run(name: str, pid: int = 0, **changes) -> Run:
         ({"on_cpu": True}, False),
     ],
 )
-def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs):
+def test_server_on_another_gpu_is_not_foreign(monkeypatch, other, disturbs):
     """Only who computes on the same is foreign load; a plan that names no GPU may use any."""
     ours = a_run("ours", gpus=("a",))
     monkeypatch.setattr(registry, "list_runs", lambda: [ours, a_run("theirs", **other)])
@@ -39,7 +39,7 @@ def test_a_server_on_another_gpu_is_none_of_others(monkeypatch, other, disturbs)
     assert boot_server.measure_conditions(ours, RunState(), 0.0).foreign == (("server theirs",) if disturbs else None)
 
 
-def test_others_are_what_is_neither_ours_nor_idle():
+def test_foreign_processors_exclude_ours_and_idle():
     """Two processors' worth of work of which ours is half; nothing is said of a moment."""
     assert boot_server.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 120, 20)) == 1.0
     assert boot_server.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(10, 105, 20)) == 0.0
@@ -63,7 +63,7 @@ def test_what_the_server_works_is_ours():
         spinning.wait()
 
 
-def test_the_other_hosts_of_a_server_are_seen_by_what_their_keeper_recorded(folders, monkeypatch):
+def test_far_hosts_are_judged_by_keeper_samples(folders, monkeypatch):
     """Throttling in between counts, others are told with their host, and the ranks of this machine are no strangers."""
     far = (FarRank(1, "spark-b", "far"), FarRank(2, "local", "near"))
     ours = replace(a_run("ours", gpus=("a",)), far_ranks=far)

@@ -63,7 +63,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "evidence"), REFUSED)
-def test_what_differs_beyond_the_arms_refuses_a_verdict(change, evidence):
+def test_difference_beyond_arms_refuses_verdict(change, evidence):
     """With one such boot there is no verdict, and the evidence says which boot and what."""
     before = changed(usual(), 0, prefix_queries=1000.0) if "prefix_hits" in change else usual()
     (found,) = verdict.judge_arms(modes(), changed(before, **change))
@@ -88,7 +88,7 @@ FLAGGED = [
 
 
 @pytest.mark.parametrize(("change", "what"), FLAGGED)
-def test_what_may_matter_is_told_beside_the_verdict(change, what):
+def test_possible_confound_is_flagged_beside_verdict(change, what):
     """Drift, load, other lengths and a boot that failed are flagged; the verdict stands."""
     (found,) = verdict.judge_arms(modes(), changed(usual(), **change))
     assert found.word is not Verdict.REFUSED
@@ -97,13 +97,13 @@ def test_what_may_matter_is_told_beside_the_verdict(change, what):
 
 @pytest.mark.parametrize(("temperature", "refused"), [(None, True), (0.6, True), (0.0, False)])
 @pytest.mark.parametrize("sampler", ["PyTorch, seed 0", ""], ids=["another", "not recorded"])
-def test_boots_of_another_sampler_refuse_a_verdict_where_one_draws(temperature, refused, sampler):
+def test_differing_samplers_refuse_verdict_only_when_sampling(temperature, refused, sampler):
     (found,) = verdict.judge_arms(modes(temperature=temperature), changed(usual(), sampler=sampler))
     assert ("the samplers differ" in [each.what for each in found.confounds if each.refuses]) == refused
 
 
 @pytest.mark.parametrize(("limits", "streams", "told"), [((8, None), 8, 0), ((8, None), 9, 1), ((8, 8), 9, 0)])
-def test_requests_that_wait_in_one_arm_alone_are_told(limits, streams, told):
+def test_requests_queued_in_one_arm_are_flagged(limits, streams, told):
     of = modes(concurrency=(1, streams))
     arms = tuple(
         msgspec.structs.replace(
@@ -119,13 +119,13 @@ def test_requests_that_wait_in_one_arm_alone_are_told(limits, streams, told):
 
 
 @pytest.mark.parametrize(("finish", "refused"), [("length", False), ("stop", False), ("abort", True)])
-def test_answers_may_end_where_the_model_ends_them(finish, refused):
+def test_answers_may_end_at_model_stop_token(finish, refused):
     """That refuses nothing where it was asked for; an answer that the server broke off does."""
     (found,) = verdict.judge_arms(modes(fixed=False), changed(usual(), **first(finish=finish)))
     assert (found.word is Verdict.REFUSED) == refused
 
 
-def test_an_answer_of_one_token_has_no_speed_and_refuses_nothing():
+def test_one_token_answer_is_flagged_without_refusal():
     """It is told all the same: it is in no mean."""
     change = first(tokens=1, steps=None) | {"generated": 801.0}
     (found,) = verdict.judge_arms(modes(), changed(usual(), **change))
@@ -142,7 +142,7 @@ def test_nothing_is_found_where_nothing_is():
     assert find_confounds(modes(), ports, 0, 1) == ()
 
 
-def test_the_first_boot_finds_a_machine_at_rest():
+def test_first_boot_load_is_no_confound():
     """Each later one follows a server of ours, whose load is no one else's."""
     assert find_confounds(modes(), changed(usual(), 0, before=seen(load=9.0)), 0, 1) == ()
 
@@ -166,7 +166,7 @@ def test_what_is_varied_is_no_confound():
     assert find_confounds(of, varied, 0, 1) == ()
 
 
-def test_a_patch_that_is_varied_has_to_be_there_in_its_arm_only():
+def test_varied_patch_must_match_its_arm():
     """An arm without the patch that it is about measured something else; so did one with it that should not have it."""
     of = design("patch.kernel", {"on": plan(patches=("kernel",)), "off": plan()}, (0, 1, 1, 0))
     measured = boots(of, SPEEDS)
@@ -176,7 +176,7 @@ def test_a_patch_that_is_varied_has_to_be_there_in_its_arm_only():
     assert (without.evidence, with_it.evidence) == ("boot 1: without kernel", "boot 2: with kernel")
 
 
-def test_what_is_not_known_is_told_and_refuses_nothing(snapshot):
+def test_unknown_conditions_are_flagged_without_refusal(snapshot):
     """A boot that could not say what it ran with is not held against the others; that nobody could look is told."""
     silent = changed(usual(), engine="", versions={}, gpus=(), driver="", before=None, after=None)
     silent = changed(silent, 3, generated=None)
@@ -185,7 +185,7 @@ def test_what_is_not_known_is_told_and_refuses_nothing(snapshot):
     assert told.evidence == snapshot
 
 
-def test_a_secret_that_was_left_out_is_no_difference():
+def test_redacted_secret_is_no_difference():
     """What was launched is kept without secrets, the plan has them."""
     keyed = plan(argv=(*plan().argv, "--api-key", "sk-1"), env={"HF_TOKEN": "hf_secret"})
     of = design("mode", {"eager": keyed, "compile": keyed}, (0, 1, 1, 0))
@@ -219,7 +219,7 @@ def test_an_arm_that_never_measured_is_refused(snapshot):
         ((None, 560, None, 450), True),
     ],
 )
-def test_a_power_limit_that_goes_with_the_arms_refuses(limits, refuses):
+def test_power_limit_split_by_arm_refuses_verdict(limits, refuses):
     """Every boot of one arm above every boot of the other is no chance; what changed otherwise is told."""
     of = modes()
     ends = [seen(power_limit_w=limit) for limit in limits]
@@ -236,7 +236,7 @@ def test_two_cards_may_draw_twice_as_much():
     assert find_confounds(of, held, 0, 1) == ()
 
 
-def test_as_many_gpus_as_were_varied_are_no_difference():
+def test_varied_number_of_gpus_is_no_difference():
     """An arm on two cards has two cards; within an arm another card still is one."""
     two = plan(gpus=("a", "b"), argv=(*plan().argv, "--tensor-parallel-size", "2"))
     of = design("tensor-parallel-size", {"1": plan(gpus=("a",)), "2": two}, (0, 1, 1, 0))
@@ -245,7 +245,7 @@ def test_as_many_gpus_as_were_varied_are_no_difference():
     assert [each.what for each in find_confounds(of, changed(measured, 3, gpus=("L4",)), 0, 1)] == ["the GPU differs"]
 
 
-def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
+def test_patch_sharing_varied_file_is_no_difference():
     """What a kept patch made of a file is another text where the varied one changes that file, too."""
     of = design("patch.a", {"on": plan(patches=("a", "b")), "off": plan(patches=("b",))}, (0, 1, 1, 0))
     with_both, alone = {"a": "x", "b": "x"}, {"b": "y"}
@@ -254,7 +254,7 @@ def test_a_patch_beside_the_varied_one_in_the_same_file_is_no_difference():
     assert find_confounds(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
 
 
-def test_of_a_run_the_names_of_patches_are_held_against_a_boots():
+def test_run_patches_are_compared_by_name_only():
     """What its patches made is not recorded: the same names are no difference, a missing one is."""
     of = modes()
     measured = [msgspec.structs.replace(b, patches={"a": "" if b.arm else "x"}) for b in boots(of, SPEEDS)]
@@ -263,7 +263,7 @@ def test_of_a_run_the_names_of_patches_are_held_against_a_boots():
 
 
 @pytest.mark.parametrize(("order", "refuses"), [((0, 1), True), ((0, 1, 1, 0), False)])
-def test_others_on_the_processors_of_a_server_refuse_what_one_boot_each_says(order, refuses):
+def test_foreign_processor_load_refuses_single_boot_verdict(order, refuses):
     """With two boots each their work is in the spread between boots; on a GPU it matters only where it is uneven."""
     arms = {name: plan(on_cpu=True, mode=mode) for name, mode in (("eager", Mode.EAGER), ("compile", Mode.COMPILE))}
     of = design("mode", arms, order)

@@ -6,7 +6,7 @@ from dflash_tui.experiments import controller, store
 from tests.support.experiment_factories import a_design
 
 
-def test_a_driver_that_has_ended_by_itself_is_no_error(monkeypatch):
+def test_stopping_already_ended_driver_is_no_error(monkeypatch):
     """Between the moment in which it was found and that in which it would be told to."""
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -31,7 +31,7 @@ def sample(state: RankState, later: float, why: str = "") -> RankSampled:
     return RankSampled(time.time() + later, 1, "spark-b", state, 0.0, why, 5, None, None, ())
 
 
-def test_a_rank_that_works_after_the_rounds_is_enough():
+def test_rank_running_after_rounds_is_enough():
     require(sample(RankState.RUNNING, 60.0))
     require(run=Run("r", made(8100), 1, "", 0.0, 0.0, "fake"))
 
@@ -45,7 +45,7 @@ def test_a_rank_that_works_after_the_rounds_is_enough():
         ([sample(RankState.ENDED, 60.0, "it exited")], "it exited"),
     ],
 )
-def test_one_that_was_not_seen_fails_the_boot(samples, word, monkeypatch):
+def test_unseen_rank_fails_the_boot(samples, word, monkeypatch):
     """It may have died after the last request, of which rank 0 knows nothing."""
     monkeypatch.setattr(boot, "_RANK_SECONDS", 0.1)
     with pytest.raises(boot._BootFailed, match=word) as failure:

@@ -42,7 +42,7 @@ EAGER, FASTER = {TTFT: 0.4, E2E: 9.0, OUTPUT: 50.0}, {TTFT: 0.5, E2E: 6.0, OUTPU
 ORDER = (0, 1, 1, 0, 0, 1, 1, 0)
 
 
-def test_each_measure_has_a_word_of_its_own_at_each_number_of_streams():
+def test_each_measure_has_verdict_per_stream_count():
     """An arm may answer later and be done sooner; ratios of seconds are those of seconds."""
     further = judge(modes(ORDER, concurrency=(2, 8)), measured(modes(ORDER, concurrency=(2, 8)), (EAGER, FASTER)))
     assert set(further) == set(product(FURTHER, (2, 8)))
@@ -54,7 +54,7 @@ def test_each_measure_has_a_word_of_its_own_at_each_number_of_streams():
         assert one.level == pytest.approx(1 - 0.05 / 6)
 
 
-def test_output_of_one_stream_is_known_without_a_window():
+def test_single_stream_output_needs_no_window():
     """As in experiments of before; that of several streams is not."""
     of = modes(ORDER)
     further = judge(of, measured(of, (EAGER, FASTER), windows=False))
@@ -77,7 +77,7 @@ def test_where_starts_are_judged_nothing_else_is():
     assert (one.measure, one.further) == (START, ())
 
 
-def test_a_report_has_the_percentiles_and_the_energy_of_each_arm():
+def test_report_has_percentiles_and_energy_per_arm():
     """By number of streams and arm, with n; fewer than 20 requests have a median alone."""
     of = modes(ORDER, concurrency=(1, 8))
     made = [
@@ -97,7 +97,7 @@ def test_a_report_has_the_percentiles_and_the_energy_of_each_arm():
     assert tables.describe_energy(verdict.build_report(of, measured(of, (EAGER, FASTER)))) == []
 
 
-def test_a_report_says_them_by_the_number_of_streams(snapshot):
+def test_report_lists_further_verdicts_by_stream_count(snapshot):
     of = modes(ORDER, concurrency=(1, 8))
     report = verdict.build_report(of, measured(of, (EAGER, FASTER)))
     lines = [str(each) for each in verdict_text.list_details(report, report.comparisons[0])]

@@ -75,7 +75,7 @@ def test_nothing_was_wrong_with_them(mode):
             assert find_alarms(state, event.at) == []
 
 
-def test_the_published_command_is_judged_against_ours_by_length_of_context():
+def test_published_h200_comparison_keeps_ratios_per_context():
     """Two boots each at 2k to 32k, sent in a shuffled order: the ratios of the raw requests, least context first."""
     kept = json.decode((DATA / "experiments" / "h200-stock-ours.json").read_bytes(), type=ExperimentReport)
     [comparison] = verdict.build_report(kept.design, kept.boots).comparisons
@@ -85,7 +85,7 @@ def test_the_published_command_is_judged_against_ours_by_length_of_context():
     assert comparison.word is Verdict.FASTER
 
 
-def test_a_target_with_linear_attention_is_read_as_healthy():
+def test_linear_attention_target_is_read_as_healthy():
     """Qwen3.5-27B's shape with a DFlash drafter: no alarm, and the acceptance length that was asked for."""
     state = replayed("qwen3.5-27b")
     assert find_alarms(state, state.readings[-1].at) == []

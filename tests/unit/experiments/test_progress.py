@@ -52,7 +52,7 @@ def test_nothing_has_happened_yet():
     assert (found.next, found.left, found.status, found.current) == ((0, 1), None, "interrupted", None)
 
 
-def test_a_boot_that_runs_counts_its_measured_requests_only():
+def test_running_boot_counts_measured_requests_only():
     """The cold request and the warm-ups are stages, not measurements; those of another boot are nobody's."""
     happened: list[Happened] = [began(0, 0), request(0, "cold"), request(0, "warm-up"), request(0, "round")]
     found = fold_progress(designed(), [*happened, request(7, "round")], driven=True, due=5)
@@ -60,7 +60,7 @@ def test_a_boot_that_runs_counts_its_measured_requests_only():
     assert (found.current.stage, found.current.requests, found.due, found.status) == ("round", 1, 5, "running")
 
 
-def test_requests_are_stored_once_and_read_with_their_boot():
+def test_requests_are_stored_once_with_their_boot():
     """Those of an interrupted attempt are not; an end that has its own, as earlier releases wrote it, keeps them."""
     tried: list[Happened] = [began(0, 0), request(0, "cold"), request(0, "round")]
     *_, end = join_requests([*tried, *tried, request(0, "warm-up"), request(0, "round"), ended(0, 0)])
@@ -71,7 +71,7 @@ def test_requests_are_stored_once_and_read_with_their_boot():
     assert [*join_requests([*tried, ended(0, 0, error="died")])][-1] == ended(0, 0, error="died")
 
 
-def test_a_failed_boot_is_tried_once_more_and_then_reported():
+def test_failed_boot_is_retried_once_then_reported():
     """One failed attempt is followed by another; the second is the boot's last word, and the next one is due."""
     once: list[Happened] = [began(0, 0), ended(0, 0, error="died")]
     assert fold_progress(designed(), once).next == (0, 2)
@@ -88,13 +88,13 @@ def test_an_interrupted_boot_is_due_again():
     assert found.current.requests == 0
 
 
-def test_a_halt_is_over_once_a_boot_begins():
+def test_new_boot_ends_a_halt():
     """The word of the last driver holds until another one works."""
     assert fold_progress(designed(), [began(0, 0), ExperimentHalted(1.0, "stopped")]).status == "halted"
     assert not fold_progress(designed(), [ExperimentHalted(1.0, "stopped"), began(0, 0)]).halted
 
 
-def test_the_time_left_follows_the_boots_of_the_same_arm():
+def test_time_left_follows_boots_of_same_arm():
     """An arm that nobody has seen takes as long as the others until it has; the running boot has spent some of it."""
     design = designed()  # A B B A
     one = fold_progress(design, [began(0, 0), ended(0, 0, took=10)], now=130)
@@ -108,7 +108,7 @@ def test_the_time_left_follows_the_boots_of_the_same_arm():
     assert fold_progress(design, [ExperimentFinished(1.0)]).left == 0
 
 
-def test_earlier_boots_say_how_long_an_arm_takes_that_is_not_over_yet():
+def test_earlier_boots_estimate_time_of_unfinished_arm():
     """What this experiment has measured comes first; an arm of which nothing is known makes the rest unknown."""
     design = designed()  # A B B A
     first = fold_progress(design, [began(0, 0, at=126)], now=130, driven=True)
@@ -120,7 +120,7 @@ def test_earlier_boots_say_how_long_an_arm_takes_that_is_not_over_yet():
     assert estimate_left(fold_progress(design, [began(0, 0), ended(0, 0, took=12)]), 130, (10.0, 40.0)) == 40 + 40 + 12
 
 
-def test_an_arm_that_never_came_up_is_named_at_the_end():
+def test_arm_that_never_booted_is_named_finally():
     """The others have their verdict."""
     failed = [ended(number, 1, 2, error="no") for number in (1, 2)]
     happened: list[Happened] = [ended(0, 0), *failed, ended(3, 0), ExperimentFinished(1.0)]
@@ -128,7 +128,7 @@ def test_an_arm_that_never_came_up_is_named_at_the_end():
     assert fold_progress(designed(), happened[:-1]).without == ()
 
 
-def test_a_half_written_line_hides_nothing_that_follows():
+def test_half_written_event_hides_no_later_event():
     """A driver that was killed while it wrote leaves half a line; the next one begins a new line after it."""
     design = designed()
     folder = store.create_experiment(design)
@@ -141,7 +141,7 @@ def test_a_half_written_line_hides_nothing_that_follows():
     assert store.read_progress(folder).next == (1, 1)
 
 
-def test_an_experiment_that_is_there_is_never_written_over():
+def test_existing_experiment_is_never_overwritten():
     """Two that were planned in the same second have the same name; the one that begins first keeps it."""
     first = designed()
     folder = store.create_experiment(first)
@@ -152,7 +152,7 @@ def test_an_experiment_that_is_there_is_never_written_over():
     assert len(store.read_events(folder)) == 1
 
 
-def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
+def test_experiment_is_found_by_id_or_recipe():
     """Without a name it is the newest; what cannot be read is none."""
     older, newer = designed(), replace(designed(), id="20261123-000000-demo-cpu", made_at=200.0)
     with pytest.raises(UsageError, match="no experiment yet"):
@@ -173,7 +173,7 @@ def test_an_experiment_is_found_by_its_id_its_start_and_its_recipe():
     assert store.list_experiments() == [newer]
 
 
-def test_an_extension_adds_boots_to_what_was_over():
+def test_extension_adds_boots_to_finished_experiment():
     """It is finished only when they are; an arm that the design lacks is not added."""
     design = a_design()
     events = [*told(design, boots(design, (10.0, 18.5))), ExperimentFinished(BASE + 9000)]

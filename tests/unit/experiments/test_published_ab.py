@@ -30,7 +30,7 @@ def eager_compile() -> ExperimentReport:
     return verdict.build_report(of, measured)
 
 
-def test_a_warm_difference_of_a_percent_is_none():
+def test_one_percent_warm_difference_is_not_shown():
     """35.9 and 36.2 tok/s, one request each: no difference shown, suggestive only."""
     report = eager_compile()
     (found,) = report.comparisons
@@ -42,7 +42,7 @@ def test_a_warm_difference_of_a_percent_is_none():
     assert found.ratio.ratio == pytest.approx(36.2 / 35.9)
 
 
-def test_eight_and_a_half_minutes_are_never_paid_back():
+def test_published_slow_start_never_pays_back():
     """Starts of 9.5 and 18 minutes and 75 s saved by the first request: not before 65,000 tokens, if ever.
 
     By the speeds alone it would be 100,000; nobody repeated a start, and starts vary.
@@ -70,7 +70,7 @@ def runs(point: dict[str, Any], inner: float) -> list[float]:
 
 
 @pytest.mark.parametrize("inner", [0.0, 0.5, 1.0])
-def test_the_laptops_sweep_has_a_plateau_and_not_a_peak(inner):
+def test_laptop_sweep_has_plateau_without_peak(inner):
     """n=6 and n=8 are not told apart, n=15 is worse, however the unpublished runs lie between the published ends.
 
     Of one boot each, what is within 10 % of the best is not decided.

@@ -18,7 +18,7 @@ def the_sample() -> RunReport:
     return run_report.build_run_report(recording.find_recording("sample"))[0]
 
 
-def test_the_sample_is_told_with_its_label_first(snapshot):
+def test_sample_report_begins_with_its_label(snapshot):
     """Random weights are said before any figure; phases, requests and acceptance follow with their n."""
     assert benchmark_text.render_run(the_sample()) == snapshot
 
@@ -68,7 +68,7 @@ def disturbed(at: float, folder: Path) -> RunReport:
     return run_report.build_run_report(recording.find_recording(str(path)))[0]
 
 
-def test_the_worst_that_the_gpu_said_while_it_was_measured_is_kept(tmp_path):
+def test_worst_gpu_condition_during_measurement_is_kept(tmp_path):
     """Its requests ran from 111 s to 144 s after the launch, at 1980 MHz and with nothing in the way."""
     usual = run_report.build_run_report(recording.find_recording(str(RUNS / "h200-eager.zip")))[0].conditions
     assert usual
@@ -80,7 +80,7 @@ def test_the_worst_that_the_gpu_said_while_it_was_measured_is_kept(tmp_path):
     assert disturbed(60, tmp_path).conditions == usual
 
 
-def test_a_report_from_before_conditions_were_kept_is_read():
+def test_report_without_conditions_is_read():
     """They are not known then."""
     report = the_sample()
     told = msgspec.json.decode(msgspec.json.encode(report))

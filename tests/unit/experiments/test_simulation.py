@@ -47,7 +47,7 @@ def arm(rng: random.Random, prompts: Sequence[float], boots: int, levels: Sequen
 
 @pytest.mark.parametrize("levels", [(1,), (1, 4)])
 @pytest.mark.parametrize(("prompts", "boots"), [(2, 2), (3, 4), (7, 4)])
-def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots, levels):
+def test_prompts_treated_differently_widen_simulated_interval(prompts, boots, levels):
     """An arm does 5 % better or worse on each prompt, at all levels of it: that is no difference between the arms."""
     rng, held, wrong = random.Random(f"{prompts} {boots} {levels}"), 0, 0
     for _ in range(300):
@@ -59,7 +59,7 @@ def test_prompts_that_arms_treat_differently_are_in_the_interval(prompts, boots,
     assert held / 300 >= 0.95 - chance(300)
 
 
-def test_one_boot_each_is_no_more_often_wrong():
+def test_single_boot_arms_err_no_more_often():
     """Its interval knows nothing of the next boot, so what boots may differ by is no difference."""
     rng, wrong = random.Random(1), 0
     for _ in range(500):
@@ -71,7 +71,7 @@ def test_one_boot_each_is_no_more_often_wrong():
 
 
 @pytest.mark.parametrize(("boots", "rounds"), [(2, 1), (4, 4)])
-def test_the_luck_of_one_text_is_no_difference(boots, rounds):
+def test_one_lucky_text_makes_no_verdict(boots, rounds):
     """One prompt, the same texts in every boot of an arm: their AL, ±16 %, makes no verdict."""
     rng, wrong, runs = random.Random(f"{boots} {rounds}"), 0, 300
     of = modes(variation.order_boots(2, boots))
@@ -88,7 +88,7 @@ def test_the_luck_of_one_text_is_no_difference(boots, rounds):
     assert wrong / runs <= 0.05 + chance(runs)
 
 
-def test_the_whole_verdict_is_seldom_wrong_where_texts_differ_too():
+def test_verdict_rarely_errs_when_texts_differ():
     """The AL of a prompt swings by ±16 % from boot to boot, and no more than 5 % get a verdict."""
     rng, of, words = random.Random(5), modes(), []
     for _ in range(200):
@@ -136,6 +136,6 @@ def test_all_words_of_a_sweep_hold_together():
     assert wrong / runs <= 0.05 + chance(runs)
 
 
-def test_the_interval_of_a_break_even_holds_where_starts_vary():
+def test_break_even_interval_holds_for_varying_starts():
     """Its spread is that of few starts, and all the same it holds in 95 % of A/Bs, within chance."""
     assert verdict_machines.measure_break_even(0.05, 2, 150).held >= 0.95 - chance(150)

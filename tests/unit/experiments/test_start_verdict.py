@@ -49,7 +49,7 @@ def report_of(off: list[float], on: list[float], *, inspected: float = 0.0, fill
     return verdict.build_report(a_design(len(off)), boots)
 
 
-def test_an_arm_that_is_ready_sooner_is_said_to_be():
+def test_arm_ready_sooner_is_called_faster():
     """With the seconds of both, and the ratio of the seconds: more of a speed is less of them."""
     report = report_of([50.0, 51.0, 49.5, 50.4], [39.0, 39.6, 38.8, 39.3])
     [one] = report.comparisons
@@ -61,7 +61,7 @@ def test_an_arm_that_is_ready_sooner_is_said_to_be():
     assert one.break_even == ()
 
 
-def test_starts_that_differ_by_chance_are_not_told_apart():
+def test_starts_differing_by_chance_show_no_difference():
     chance = random.Random(7)
     shown = 0
     for _ in range(60):
@@ -78,7 +78,7 @@ def test_what_was_inspected_before_the_launch_counts():
     assert report_of(off, on).comparisons[0].word is Verdict.FASTER
 
 
-def test_a_boot_that_fills_the_caches_does_not_count():
+def test_cache_filling_boot_does_not_count():
     report = report_of([300.0, 50.0, 51.0, 50.0], [280.0, 39.0, 39.5, 39.2], filling=True)
     [one] = report.comparisons
     assert one.boots == (3, 3)
@@ -120,7 +120,7 @@ def test_cold_starts_have_no_first_one():
     assert "1:12" in verdict_text.format_figures(report, report.comparisons[0])
 
 
-def test_a_report_of_somebody_else_may_have_any_ends():
+def test_foreign_report_may_have_infinite_interval():
     [one] = report_of([50.0, 51.0], [39.0, 39.6]).comparisons
     wild = replace(one, ratio=Ratio(0.0, 0.0, math.inf))
     assert experiment_report.build_intervals(wild).intervals == ()

@@ -48,7 +48,7 @@ def test_students_t_is_that_of_the_tables(level, values):
     assert {df: round(student_t_quantile(level, df), 3) for df in values} == values
 
 
-def test_many_degrees_of_freedom_are_the_normal_distribution():
+def test_large_degrees_of_freedom_approach_normal_quantile():
     """None stands for the normal quantile, which t comes close to."""
     assert student_t_quantile(0.975, None) == pytest.approx(1.959964, abs=1e-6)
     assert student_t_quantile(0.975, 100_000) == pytest.approx(student_t_quantile(0.975, None), abs=1e-4)
@@ -101,7 +101,7 @@ def drifting(
     return [arms["A"], arms["B"]]
 
 
-def test_a_drift_over_the_boots_is_taken_out_from_three_boots_on():
+def test_drift_is_removed_from_three_boots_on():
     """Of six boots that lose 1.5 % each the arms still differ by what they do, and by the residuals of one line."""
     noise = [0.01, -0.01, 0.0, 0.005, -0.01, 0.005]
     found = compared(drifting("ABBAAB", noise, 0.08))
@@ -142,13 +142,13 @@ def test_the_line_is_the_least_squares_line():
 
 
 @pytest.mark.parametrize("order", ["ABBA", "AAABBB"])
-def test_no_line_where_it_could_not_be_told_from_the_arms(order):
+def test_drift_inseparable_from_arms_is_not_fitted(order):
     """Two boots each leave nothing for a line; arms that were measured one after the other have none."""
     found = compared(drifting(order, [0.01, 0.0, -0.01, 0.0, 0.01, 0.0][: len(order)], drift=DRIFT[: len(order)]), 0, 1)
     assert found.drift is None
 
 
-def test_prompts_that_an_arm_treats_differently_widen_the_interval():
+def test_prompts_treated_differently_widen_interval():
     """Boots that agree to the last digit leave what the prompts disagree in: a paired t over the prompts."""
     arm, other = boot(10.0, 20.0, 40.0), boot(11.0, 24.0, 40.0)
     found = compared([[arm, arm], [other, other]], closest=0.0)
@@ -172,7 +172,7 @@ def test_boots_and_prompts_add_up():
     assert found.df == pytest.approx((sum(boots) + of_prompts) ** 2 / doubt)
 
 
-def test_an_arm_that_seems_steady_is_believed_in_part_around_a_line():
+def test_steady_arm_is_partly_trusted_around_drift():
     """Four boots each by turns: six tenths of the way from the df of the arm with fewest to those of both together."""
     noises = (0.1, 0.04, -0.03, -0.1, -0.08, 0.03, -0.04, 0.08)
     arms: list[list[BootLogs]] = [[], []]
@@ -190,7 +190,7 @@ def test_an_arm_that_seems_steady_is_believed_in_part_around_a_line():
     assert found.df == pytest.approx(min(own) + 0.6 * (together - min(own)))
 
 
-def test_few_prompts_that_happen_to_agree_are_not_believed():
+def test_few_agreeing_prompts_limit_degrees_of_freedom():
     """Two prompts have two degrees of freedom at most, however many boots there were."""
     ours = [boot(10.0 + each / 10, 20.0 + each / 5) for each in range(8)]
     theirs = [boot(11.0 + each / 10, 22.0 + each / 5) for each in range(8)]
@@ -206,14 +206,14 @@ def test_the_noise_of_requests_is_counted_once():
     assert found.error == pytest.approx(abs(means[0] - means[1]) / 2)
 
 
-def test_boots_that_happen_to_agree_are_not_believed():
+def test_agreeing_boots_keep_minimum_spread():
     """Two boots each that agree to the last digit leave an interval of what boots differ by at least."""
     found = compared([[boot(10.0), boot(10.0)], [boot(10.3), boot(10.3)]])
     assert found.error == pytest.approx(CLOSEST_OF_TWO)
     assert not found.is_shown
 
 
-def test_one_boot_each_is_paired_by_prompt_and_never_surer_than_boots_are():
+def test_single_boots_pair_prompts_within_boot_noise():
     """The interval is that of the prompts; less than two boots of one server differ by is never shown."""
     sure = compared([[boot(10.0, 20.0, 30.0)], [boot(10.8, 21.6, 32.5)]])
     assert sure.ratio().excludes_one
@@ -223,7 +223,7 @@ def test_one_boot_each_is_paired_by_prompt_and_never_surer_than_boots_are():
     assert more.is_shown
 
 
-def test_one_prompt_of_one_boot_has_its_repetitions():
+def test_single_prompt_and_boot_uses_repetitions():
     """A pooled t over the requests, of all arms; with one request each, what such requests differed by elsewhere."""
     arms = [[boot([10.0, 10.2, 10.4])], [boot([11.0, 11.4])], [boot([12.0, 12.0, 12.0])]]
     found = compared(arms)
@@ -249,7 +249,7 @@ def test_an_interval_of_any_width_stays_finite():
     assert found.detectable < math.inf
 
 
-def test_of_several_arms_none_is_believed_to_be_tighter_than_all_together():
+def test_no_arm_is_tighter_than_pooled_arms():
     """Two boots that came out alike have the spread of all six; an arm that spreads more keeps its own."""
     tight, loose, usual = [boot(10.0), boot(10.0)], [boot(12.0), boot(15.0)], [boot(10.0), boot(10.6)]
     variances = [math.log(15 / 12) ** 2 / 2, math.log(10.6 / 10) ** 2 / 2]
@@ -262,7 +262,7 @@ def test_of_several_arms_none_is_believed_to_be_tighter_than_all_together():
     assert wide.cvs[0] == pytest.approx(0.0)
 
 
-def test_of_several_comparisons_each_has_the_level_at_which_all_hold():
+def test_many_comparisons_get_a_joint_level():
     """Ten comparisons at 95 % are ten at 99.5 %."""
     arms = [[boot(10.0), boot(10.5)], [boot(12.0), boot(12.6)]]
     alone, one_of_ten = compared(arms), compared(arms, comparisons=10)
@@ -271,7 +271,7 @@ def test_of_several_comparisons_each_has_the_level_at_which_all_hold():
     assert one_of_ten.ratio(0.95) == alone.ratio()
 
 
-def test_a_difference_is_shown_where_the_interval_says_so():
+def test_difference_is_shown_if_interval_excludes_one():
     """Six boots each whose interval excludes 1 differ, also where a single boot may be off by more than that."""
     tight = [boot(10.0), boot(10.01), boot(10.02), boot(10.01), boot(10.0), boot(10.02)]
     loose = [boot(11.0), boot(10.2), boot(10.6), boot(11.2), boot(10.1), boot(10.9)]
@@ -284,14 +284,14 @@ def test_a_difference_is_shown_where_the_interval_says_so():
     assert abs(found.t) > found.critical_t
 
 
-def test_what_is_detectable_has_a_power_of_80_percent():
+def test_detectable_difference_has_80_percent_power():
     """The reach of the interval, or the least that is shown, and another 0.84 standard errors."""
     sure, wild = ArmDifference(0.0, 0.02, None, 0.0, 0.0), ArmDifference(0.0, 0.02, None, 0.05, math.log(1.1))
     assert sure.detectable == pytest.approx(math.expm1((1.95996 + 0.84162) * 0.02), rel=1e-4)
     assert wild.detectable == pytest.approx(math.expm1(math.log(1.1) + 0.84162 * 0.02), rel=1e-4)
 
 
-def test_the_variation_of_single_requests_is_half_of_their_differences():
+def test_single_request_variation_is_half_their_difference():
     """Of one boot each with one request per prompt: both requests of a pair vary."""
     found = compared([[boot(10.0, 10.0)], [boot(11.0, 12.0)]])
     assert found.cv == pytest.approx(math.log(12 / 11) / 2, rel=1e-2)

@@ -77,7 +77,7 @@ def test_all_comparisons_with_the_best_hold_together():
     assert [first.test.comparisons, first.test.level] == pytest.approx([6, 1 - 0.05 / 6])
 
 
-def test_what_the_interval_tells_apart_is_called_slower():
+def test_arm_told_apart_from_best_is_slower():
     """8 is 4 % behind 12 while boots of one launch are 5 % apart: eight boots of each tell that."""
     of = design("n", {n: plan(num_speculative_tokens=int(n)) for n in ("4", "8", "12")}, [0, 1, 2, 2, 1, 0] * 4)
     speeds = {"4": 6.0, "8": 9.6, "12": 10.0}

@@ -40,7 +40,7 @@ def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_
     return tune_schedule.propose_candidates(axis, best or published(request), [published(request)], planning)
 
 
-def test_a_gpu_has_all_axes_and_a_cpu_those_that_it_has():
+def test_gpu_has_all_axes_cpu_has_fewer():
     on_gpu, _ = keys(GEMMA)
     on_cpu, left_out = keys(DEMO)
     assert on_gpu[0] == "mode"
@@ -51,7 +51,7 @@ def test_a_gpu_has_all_axes_and_a_cpu_those_that_it_has():
     assert {"max-num-seqs", "load-format"} <= {*left_out}
 
 
-def test_experimental_patches_are_tried_where_the_release_takes_them():
+def test_experimental_patches_are_tried_on_matching_releases():
     """The patch is for some releases; planning says of the others why they do without."""
     tried, left_out = keys(GEMMA)
     assert "patch.triton-split-verify" in tried
@@ -72,30 +72,28 @@ def test_experimental_patches_are_tried_where_the_release_takes_them():
         ("0.22.1", 0.7, {"speculation.draft_sample_method"}, {"speculation.rejection_sample_method"}),
     ],
 )
-def test_methods_of_sampling_are_tried_above_temperature_0_by_releases_that_have_them(
-    vllm, temperature, tried, not_tried
-):
+def test_sampling_methods_need_temperature_and_matching_release(vllm, temperature, tried, not_tried):
     found, left_out = keys(replace(GEMMA, vllm=vllm), temperature)
     assert tried <= {*found}
     assert not_tried <= {*left_out}
     assert not not_tried & {*found}
 
 
-def test_what_does_not_plan_is_no_candidate_and_says_why():
+def test_unplannable_candidate_is_left_out_with_reason():
     """Graphs mode needs a GPU; eager is what is published; compile is left."""
     proposal = propose("mode=graphs,compile,eager", DEMO)
     assert [each.arm.name for each in proposal.candidates] == ["compile"]
     assert "CUDA graphs" in proposal.left_out["mode=graphs"]
 
 
-def test_a_method_whose_drafter_is_not_here_is_left_out():
+def test_method_with_missing_drafter_is_left_out():
     """It would be fetched on the budget; one that needs no other model is tried."""
     proposal = propose("method=eagle3,none", GEMMA)
     assert [each.arm.name for each in proposal.candidates] == ["method=none"]
     assert [*proposal.left_out] == ["method=eagle3"]
 
 
-def test_a_broken_patch_of_ones_own_hides_no_other(monkeypatch, tmp_path):
+def test_broken_user_patch_hides_no_other_patch(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = paths.user_patches_folder()
     folder.mkdir(parents=True)
@@ -103,7 +101,7 @@ def test_a_broken_patch_of_ones_own_hides_no_other(monkeypatch, tmp_path):
     assert "patch.triton-split-verify" in keys(GEMMA)[0]
 
 
-def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_path):
+def test_unshipped_patch_needs_trust_before_trial(monkeypatch, tmp_path):
     """The driver can ask nobody, and a name says nothing of what a patch does."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = paths.user_patches_folder()
@@ -124,11 +122,11 @@ def test_a_patch_that_is_not_shipped_is_tried_after_a_yes_only(monkeypatch, tmp_
         (LaunchChanges(settings={"patches.x": "true", "max-num-seqs": "4"}), "patch.x max-num-seqs=4"),
     ],
 )
-def test_a_setting_is_called_by_what_the_published_one_has_not(changes, name):
+def test_setting_is_named_by_its_changes(changes, name):
     assert tune_schedule.name_setting(DEMO, DEMO.with_changes(changes)) == name
 
 
-def test_a_tune_begins_with_the_published_setting_alone():
+def test_tune_begins_with_published_setting_alone():
     design, _ = tuner.build_tune(ExperimentRequest(DEMO), budget=600.0, axes=("n=7,3", "mode=eager,compile"))
     assert ([arm.name for arm in design.arms], design.order, design.attempts) == (["published"], (0,), 1)
     assert design.tuning
@@ -146,12 +144,12 @@ def test_a_tune_begins_with_the_published_setting_alone():
         {"axes": ("env.HF_TOKEN=hf_" + 20 * "x",)},
     ],
 )
-def test_what_cannot_be_tuned_is_refused_before_anything_starts(asked):
+def test_untunable_request_is_refused_before_start(asked):
     with pytest.raises(UsageError):
         tuner.build_tune(ExperimentRequest(DEMO), **asked)
 
 
-def test_a_budget_that_is_too_short_for_two_boots_says_what_it_needs(monkeypatch):
+def test_too_short_budget_names_what_it_needs(monkeypatch):
     known = builder.DurationEstimate(100.0, True, "by 2 earlier boots of such experiments")
     monkeypatch.setattr(builder, "estimate_duration", lambda *_: known)
     with pytest.raises(UsageError) as refused:

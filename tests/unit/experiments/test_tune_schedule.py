@@ -79,7 +79,7 @@ def rates(truth_name: str, boots: int, seeds: int = 40) -> Rates:
 
 
 @pytest.mark.parametrize(("boots", "won", "share"), [(12, 0.4, 0.9), (20, 0.9, 0.98)])
-def test_a_planted_best_is_found_within_a_budget(boots, won, share):
+def test_planted_best_is_found_within_budget(boots, won, share):
     """Two boots of each in the last round; the more boots there are before it, the more settings are tried."""
     rate = rates("planted", boots)
     assert rate.won >= won
@@ -88,19 +88,19 @@ def test_a_planted_best_is_found_within_a_budget(boots, won, share):
 
 
 @pytest.mark.parametrize("boots", [12, 20])
-def test_the_interval_of_the_best_holds_the_truth(boots):
+def test_interval_of_best_holds_true_value(boots):
     """The best was chosen because it seemed fast: its interval is of boots after that."""
     assert rates("planted", boots).held >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 40)
 
 
 @pytest.mark.parametrize("boots", [12, pytest.param(20, marks=pytest.mark.long)])
-def test_nothing_is_claimed_where_no_setting_is_faster(boots):
+def test_equal_settings_rarely_yield_a_claim(boots):
     """Of all tunes among equals at most one in twenty says faster, however many settings it tries."""
     assert rates("nothing", boots, seeds=100).claimed <= 0.05
 
 
 @pytest.mark.parametrize(("digest", "answers"), [("", "yes"), ("other", "no")])
-def test_a_best_that_answers_differently_is_told_and_not_kept_by_itself(digest, answers):
+def test_best_with_different_answers_is_not_kept(digest, answers):
     """Held against boots of one setting, as in an A/B: here those always answer alike."""
     progress, _ = run_tune(a_tune(12 * BOOT, ("mode=graphs",)), TRUTH, 1)
     boots = tuple(
@@ -112,14 +112,14 @@ def test_a_best_that_answers_differently_is_told_and_not_kept_by_itself(digest, 
     assert tune_schedule.is_worth_keeping(found) is (answers == "yes")
 
 
-def test_a_setting_that_fails_is_dropped_with_its_cause_and_not_tried_again():
+def test_failed_setting_is_dropped_with_its_cause():
     progress, _ = run_tune(a_tune(60 * BOOT, AXES), TRUTH, 1)
     found = tune_schedule.judge_tune(progress)
     assert [why for name, why in found.dropped.items()] == ["attention-backend=flashinfer: out of memory"]
     assert len([boot for boot in progress.boots if boot.error]) == 1
 
 
-def test_a_published_setting_that_does_not_start_ends_the_tune():
+def test_tune_ends_if_published_setting_fails():
     """It is tried twice, since everything is compared with it."""
     design = a_tune(30 * BOOT, AXES)
     (arm,) = design.arms
@@ -131,7 +131,7 @@ def test_a_published_setting_that_does_not_start_ends_the_tune():
 
 
 @pytest.mark.parametrize("boots", [1, 2, 3])
-def test_a_budget_of_few_boots_ends_without_a_claim(boots):
+def test_small_budget_ends_without_a_claim(boots):
     progress, _ = run_tune(a_tune(boots * BOOT, AXES), TRUTH, 1)
     found = tune_schedule.judge_tune(progress)
     assert progress.finished
@@ -141,7 +141,7 @@ def test_a_budget_of_few_boots_ends_without_a_claim(boots):
 
 
 @pytest.mark.parametrize("boots", [1, 6, 13, 22])
-def test_an_interrupted_tune_goes_on_to_the_same_end(boots):
+def test_interrupted_tune_resumes_to_same_end(boots):
     """What comes next follows from what happened alone, so a driver that was killed is no loss but of its boot."""
     design = a_tune(25 * BOOT, AXES)
     whole, _ = run_tune(design, TRUTH, 7)
@@ -160,7 +160,7 @@ def test_an_interrupted_tune_goes_on_to_the_same_end(boots):
         ("start.fork=on,off", "start.fork=true"),
     ],
 )
-def test_what_changes_the_start_alone_is_judged_by_starts(axis, name):
+def test_start_only_settings_are_judged_by_starts(axis, name):
     """It leaves tok/s alone: what starts soonest is kept, by starts of its own round."""
     ready = {"load-format=fastsafetensors": 0.5, "load-format=instanttensor": 0.8, "start.fork=true": 0.7}
     truth = Truth(
@@ -175,7 +175,7 @@ def test_what_changes_the_start_alone_is_judged_by_starts(axis, name):
 
 
 @pytest.mark.parametrize(("boots", "took", "pairs"), [(7, 40.0, 3), (7, 60.0, 2), (12, 30.0, 5)])
-def test_the_last_rounds_go_on_while_there_is_room(boots, took, pairs):
+def test_last_rounds_continue_while_budget_lasts(boots, took, pairs):
     """On an H200 a budget of 23 minutes ended after 19 with one boot of each, which is no verdict."""
     times = itertools.chain([BOOT] * 2, itertools.repeat(took))
     progress, _ = run_tune(a_tune(boots * BOOT, ("mode=graphs",)), TRUTH._replace(took=lambda _: next(times)), 5)
@@ -199,7 +199,7 @@ def test_the_last_rounds_stay_with_the_choice(seed):
         assert sum(len(began.order) for began in last) == 10
 
 
-def test_settings_that_are_nearly_as_good_are_measured_twice(monkeypatch):
+def test_nearly_equal_settings_get_two_rounds_only(monkeypatch):
     """Which of them is kept matters little; on an H200 a third round of two modes took a ninth of the budget."""
     monkeypatch.setattr(tune_simulation, "BETWEEN_BOOTS", 0.0)
     rounds = {}
@@ -209,7 +209,7 @@ def test_settings_that_are_nearly_as_good_are_measured_twice(monkeypatch):
     assert rounds == {0.98: 2, 0.96: 3}
 
 
-def test_a_boot_that_fails_in_the_last_round_ends_the_tune():
+def test_failed_boot_in_last_round_ends_tune():
     progress, happened = run_tune(a_tune(7 * BOOT, ("mode=graphs",)), TRUTH, 5)
     failed = [
         replace(event, boot=replace(event.boot, took=1.0, error="no" * (event.boot.number == len(progress.boots) - 1)))
@@ -231,7 +231,7 @@ def test_a_boot_that_fails_in_the_last_round_ends_the_tune():
         (680, ("mode=compile", "mode=graphs"), "cold", False),
     ],
 )
-def test_a_cold_first_boot_leaves_room_for_others(budget, axes, cache, tried):
+def test_cold_first_boot_leaves_room_for_others(budget, axes, cache, tried):
     """As on an H200: 3:06 with 1:05 of compiling; the next one finds that, and a mode without it takes less anyway."""
     progress, happened = run_tune(a_tune(budget, axes), TRUTH, 0, boots=1)
     [ended] = [event for event in happened if isinstance(event, BootEnded)]
@@ -242,7 +242,7 @@ def test_a_cold_first_boot_leaves_room_for_others(budget, axes, cache, tried):
     assert (following.event.key != CONFIRM) is tried
 
 
-def test_a_published_setting_that_came_up_at_its_second_boot_was_not_dropped():
+def test_setting_that_booted_on_retry_stays():
     """The first one may have met somebody who changed the engine; the report's table of boots has its error."""
     progress, _ = run_tune(a_tune(20 * BOOT, ("mode=graphs",)), TRUTH, 0)
     first = replace(progress.boots[0], error="another process applied a patch")
@@ -252,7 +252,7 @@ def test_a_published_setting_that_came_up_at_its_second_boot_was_not_dropped():
     assert [*tune_schedule.judge_tune(replace(progress, boots=tuple(failed))).dropped] == ["graphs"]
 
 
-def test_the_budget_for_a_first_verdict_is_what_the_rounds_take():
+def test_first_verdict_budget_covers_all_its_rounds():
     """The cold boot that was, one of another setting, and two of each, which find what was compiled."""
     progress, _ = run_tune(a_tune(20 * BOOT, AXES), TRUTH, 0, boots=1)
     cold = replace(progress.boots[0], cache="cold", prepared=21.0, took=165.0, phases={"compile": 65.0})
@@ -274,7 +274,7 @@ def test_rejudging_a_report_keeps_its_tune(tmp_path, monkeypatch):
     assert (again.rules, again.tune) == (report.rules + 1, report.tune)
 
 
-def test_a_round_of_an_earlier_release_is_read():
+def test_round_of_earlier_release_is_read():
     """It had the number of the pass through what is varied."""
     line = b'{"event":"round began","at":1.0,"key":"mode","turn":2,"field":[0,1],"order":[1]}'
     assert store.decode_event(line) == RoundBegan(1.0, "mode", (0, 1), (1,))

@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said(words, said):
         variation.parse_variation(words)
 
 
-def test_the_prefix_cache_is_varied_for_repeated_prompts():
+def test_repeated_prompts_allow_varying_prefix_cache():
     varied = variation.parse_variation("no-enable-prefix-caching=true,false", repeated=True)
     assert list(varied.arms) == ["true", "false"]
 

@@ -25,7 +25,7 @@ def against(vary: str, **changes: object) -> Design:
     return design(vary, {"a": plan(), "b": plan(**changes)}, (0, 1, 1, 0))
 
 
-def test_a_faster_arm_is_called_faster_in_steps():
+def test_faster_arm_is_judged_in_steps():
     """Eager against compile is judged on steps/s: 20 % with boots 1 % apart is shown."""
     found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))
     assert (found.word, found.measure, found.suggestive, found.cause) == (Verdict.FASTER, "steps/s", False, "steps/s")
@@ -71,7 +71,7 @@ def test_one_boot_each_is_suggestive():
     ],
     ids=lambda value: value.vary if isinstance(value, Design) else value,
 )
-def test_steps_are_judged_where_the_arms_draft_alike(of, measure):
+def test_steps_are_judged_if_arms_draft_alike(of, measure):
     """What changes drafts, or how they are accepted, makes steps of another worth."""
     assert only(of, boots(of, [10.0, 12.0, 12.1, 10.1])).measure == measure
 
@@ -84,7 +84,7 @@ def test_a_plain_server_is_judged_on_tokens():
     assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Verdict.FASTER)
 
 
-def test_an_acceptance_length_that_differs_is_named_as_the_cause():
+def test_differing_acceptance_length_is_named_as_cause():
     """A patch that lets more drafts be accepted at the same steps/s: faster in tok/s, because of AL."""
     of = against("patch.kernel", patches=("kernel",))
     found = only(of, boots(of, [10.0, 10.1, 10.0, 10.1], [1.5, 3.0, 3.0, 1.5]))
@@ -93,20 +93,20 @@ def test_an_acceptance_length_that_differs_is_named_as_the_cause():
     assert found.al.ratio == pytest.approx(2)
 
 
-def test_both_factors_may_be_the_cause_and_one_that_works_against_it_is_not():
+def test_cause_names_only_factors_that_help():
     """Steps/s and AL that both grow are both named; more drafts that make steps slower owe it to AL alone."""
     of = against("n", num_speculative_tokens=4)
     assert only(of, boots(of, [10.0, 15.0, 15.1, 10.1], [2.0, 3.0, 3.0, 2.0])).cause == "both"
     assert only(of, boots(of, [10.0, 8.0, 8.1, 10.1], [2.0, 4.0, 4.0, 2.0])).cause == "AL"
 
 
-def test_mode_is_judged_on_tokens_when_it_changes_what_is_accepted():
+def test_mode_changing_acceptance_is_judged_on_tokens():
     """An arm whose drafts are suddenly worth nothing is not faster for its steps."""
     found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1], [3.0, 1.0001, 1.0001, 3.0]))
     assert (found.measure, found.word, found.cause) == ("tok/s", Verdict.SLOWER, "AL")
 
 
-def test_levels_of_concurrency_are_compared_level_by_level():
+def test_concurrency_levels_are_compared_one_by_one():
     """Requests at four streams are paired with those at four, and shown apart."""
     of = modes(concurrency=(1, 4))
     measured = [
@@ -121,7 +121,7 @@ def test_levels_of_concurrency_are_compared_level_by_level():
     assert found.prompts[0].n == 4
 
 
-def test_a_level_without_steps_is_not_left_out_of_the_verdict():
+def test_level_without_steps_stays_in_verdict():
     """Where only single requests have steps, the arm that is six times slower at four streams is no faster one."""
     of = modes(concurrency=(1, 4))
     measured = []
@@ -146,7 +146,7 @@ def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, 
     return found
 
 
-def test_a_later_start_pays_back_after_the_seconds_it_lost():
+def test_later_start_pays_back_its_lost_seconds():
     """Cold and cached starts apart: seconds lost over seconds saved per token, within the bounds of the speed."""
     of = modes()
     found = only(of, starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)}))
@@ -163,7 +163,7 @@ def test_a_later_start_pays_back_after_the_seconds_it_lost():
     assert cold.low < cold.tokens < cold.high
 
 
-def test_the_spread_of_starts_is_in_the_break_even():
+def test_break_even_includes_spread_of_starts():
     """As published of an H200: eager starts of 57 and 111 s alone move it from 11,000 to 21,000 tokens."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (84, 172), "cached": (84, 75)})
@@ -180,7 +180,7 @@ def test_the_spread_of_starts_is_in_the_break_even():
     assert apart.low == 0.0
 
 
-def test_starts_that_agree_leave_the_interval_of_the_speed():
+def test_agreeing_starts_keep_break_even_interval_narrow():
     """Eight starts each within a percent: it is within a few percent of the tokens."""
     of = modes((0, 1, 1, 0) * 4)
     measured = [
@@ -194,7 +194,7 @@ def test_starts_that_agree_leave_the_interval_of_the_speed():
     assert even.start_df == 14
 
 
-def test_an_arm_that_is_slower_or_not_faster_never_pays_back():
+def test_arm_not_faster_never_pays_back():
     """Slower within the whole interval: no bound; not shown to be faster: not before so many tokens."""
     of = modes()
     ready: dict[str, tuple[float, float]] = {"cold": (60, 160), "cached": (60, 62)}
@@ -205,7 +205,7 @@ def test_an_arm_that_is_slower_or_not_faster_never_pays_back():
     assert alike.low is not None
 
 
-def test_an_arm_without_a_cache_starts_alike_each_time():
+def test_arm_without_cache_starts_alike_each_time():
     """Its starts stand beside the cold and the cached ones of the other arm; without any cache there is one kind."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
@@ -215,7 +215,7 @@ def test_an_arm_without_a_cache_starts_alike_each_time():
     assert [(even.cold, even.seconds) for even in only(of, none).break_even] == [(False, 56)]
 
 
-def test_a_start_that_compiled_again_was_a_cold_one():
+def test_recompiled_start_counts_as_cold():
     """And one that found only a part was a cached one: none of them is left out."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
@@ -224,7 +224,7 @@ def test_a_start_that_compiled_again_was_a_cold_one():
     assert only(of, other) == only(of, measured)
 
 
-def test_a_first_request_that_failed_took_no_known_time():
+def test_failed_first_request_leaves_out_break_even():
     """No break-even follows from a start of which nobody knows when it answered; it is told."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
@@ -235,7 +235,7 @@ def test_a_first_request_that_failed_took_no_known_time():
     assert [each.what for each in found.confounds] == ["the first request failed"]
 
 
-def test_a_prompt_counts_for_the_break_even_by_its_seconds():
+def test_break_even_weights_prompts_by_seconds():
     """Nine short answers 1.4 times as fast save little where a long one takes most of the time: two sums of seconds."""
     of, tokens = modes(), {**{f"short{n}": 100 for n in range(9)}, "long": 2000}
     measured = [
@@ -262,7 +262,7 @@ def test_a_refused_verdict_states_no_break_even():
     assert (only(of, measured).word, only(of, measured).break_even) == (Verdict.REFUSED, ())
 
 
-def test_a_report_survives_its_file_and_knows_whether_it_is_complete():
+def test_report_survives_json_and_knows_completeness():
     """All of it can be written and read again; a boot that is missing is seen."""
     of = modes()
     measured = boots(of, [10.0, 12.0, 12.1, 10.1])
@@ -287,7 +287,7 @@ def test_every_arm_is_compared_with_the_first():
     assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Verdict.FASTER), (0, 2, Verdict.REFUSED)]
 
 
-def test_arms_with_one_boot_left_take_the_spread_of_the_others():
+def test_single_boot_arms_borrow_spread_of_others():
     """Two arms that lost a boot each are still judged, by what the third one's boots differ by; only suggestive."""
     of = design("n", three(("4", "8", "12")), (0, 1, 2, 2, 1, 0))
     measured = boots(of, [10.0, 12.0, 13.0, 13.6, 12.1, 10.1])

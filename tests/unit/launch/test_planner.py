@@ -95,7 +95,7 @@ def test_gpus_that_cannot_be_taken(cards, gpu, words):
         plan(cards, gpu, tensor_parallel_size="2")
 
 
-def test_the_models_that_are_here_decide_the_memory():
+def test_local_model_files_decide_memory_estimate():
     request, probe = LaunchRequest(recipe=RECIPE), GpuProbe((h200(0),))
     [target, _] = planner.plan_launch(request, probe).plan.models
     models = {(target.name, target.revision): LocalModel(None, 7 * GIB)}
@@ -105,7 +105,7 @@ def test_the_models_that_are_here_decide_the_memory():
     assert ((weights.size or 0) + (encoder.size or 0), weights.source) == (7 * GIB, "files")
 
 
-def test_a_server_over_two_hosts_takes_one_gpu_of_each():
+def test_two_host_server_takes_one_gpu_each():
     request = LaunchRequest(recipe="gemma-4-31b", variant="gb10-pair")
     planned = planner.plan_launch(request, GpuProbe((h200(0), h200(1))))
     assert [card.index for card in planned.gpus] == [0]
@@ -122,7 +122,7 @@ def test_a_server_over_two_hosts_takes_one_gpu_of_each():
         (["spark"], None, [[2], [2]]),
     ],
 )
-def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
+def test_ranks_on_one_machine_take_separate_gpus(peers, gpu, taken):
     """Each plans by itself, and before any of them is there; a rank of another machine has that one's GPUs."""
     settings = {"tensor-parallel-size": str(len(taken)), "hosts": str(len(taken))}
     request = LaunchRequest(recipe=RECIPE, gpu=gpu, settings=settings, peers=tuple(peers))
@@ -132,7 +132,7 @@ def test_ranks_of_one_machine_take_gpus_of_their_own(peers, gpu, taken):
     assert [list(planned.plan.gpus) for planned in ranks] == [[f"GPU-{index}" for index in own] for own in taken]
 
 
-def test_a_further_rank_takes_others_than_those_that_are_named_for_the_first():
+def test_later_rank_avoids_gpus_named_for_first():
     request = LaunchRequest(
         recipe=RECIPE, gpu="GPU-3,GPU-4", settings={"tensor-parallel-size": "4", "hosts": "2"}, peers=("local",)
     )
@@ -141,7 +141,7 @@ def test_a_further_rank_takes_others_than_those_that_are_named_for_the_first():
     assert [sorted(own) for own in taken] == [[3, 4], [2, 5]]
 
 
-def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
+def test_too_few_gpus_for_ranks_is_refused():
     request = LaunchRequest(recipe=RECIPE, settings=TWO, peers=("local",))
     for rank in (0, 1):
         with pytest.raises(UsageError, match="2 ranks on this machine"):
@@ -149,7 +149,7 @@ def test_a_machine_with_fewer_gpus_than_its_ranks_take_is_named():
     assert planner.plan_launch(request, GpuProbe()).gpus == ()
 
 
-def test_the_panel_says_when_the_chosen_gpu_is_gone():
+def test_panel_says_if_chosen_gpu_is_gone():
     recipe, choice = recipe_loader.find_recipe(RECIPE), LaunchSelection()
     choice.probe = GpuProbe((h200(0), h200(1)))
     choice.next_gpu(recipe)
@@ -161,7 +161,7 @@ def test_the_panel_says_when_the_chosen_gpu_is_gone():
     assert choice.plan(recipe).plan.gpus == ("GPU-0",)
 
 
-def test_all_arms_of_an_experiment_are_on_the_same_gpus(folders, monkeypatch):
+def test_all_arms_share_the_same_gpus(folders, monkeypatch):
     """Others may use the memory of one between two plans; the GPUs are asked once."""
     probes = iter([GpuProbe((h200(0, 1), h200(1))), GpuProbe((h200(0), h200(1, 1)))])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -173,7 +173,7 @@ def test_all_arms_of_an_experiment_are_on_the_same_gpus(folders, monkeypatch):
 
 
 @pytest.mark.parametrize("gpu", [None, "1", "h200"])
-def test_the_driver_of_an_experiment_keeps_to_its_gpus(gpu, folders, monkeypatch):
+def test_experiment_driver_keeps_its_planned_gpus(gpu, folders, monkeypatch):
     """Also when another GPU has more free memory by the time it begins; without its GPU it does not begin."""
     probe, recipe = GpuProbe((h200(0, 1), h200(1))), recipe_loader.find_recipe(RECIPE)
     monkeypatch.setattr(planner, "probe_for", lambda _recipe: probe)
@@ -184,13 +184,13 @@ def test_the_driver_of_an_experiment_keeps_to_its_gpus(gpu, folders, monkeypatch
         driver._resolve_arm(design.arms[0], GpuProbe((h200(0),)), recipe)
 
 
-def test_an_engine_for_gpus_is_not_planned_for_the_cpu_nor_the_other_way_round():
+def test_engine_is_planned_only_for_its_hardware():
     for request in (LaunchRequest(recipe="gemma-4-31b", gpu="cpu"), LaunchRequest(recipe="demo-cpu", gpu="h100")):
         with pytest.raises(UsageError):
             planner.plan_launch(request, GpuProbe())
     assert planner.plan_launch(LaunchRequest(recipe="demo-cpu", gpu="cpu"), GpuProbe()).plan.hardware is Hardware.CPU
 
 
-def test_a_misspelt_flag_is_named_before_the_install():
+def test_misspelt_flag_is_named_before_install():
     with pytest.raises(UsageError, match="did you mean --max-num-seqs"):
         planner.plan_launch(LaunchRequest(recipe="gemma-4-31b", settings={"max-num-sqs": "8"}), GpuProbe())

@@ -60,7 +60,7 @@ def settings(check: CheckLine) -> list[str]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_machine_by_itself_has_nothing_to_fail(doctor, machine):
+def test_machine_without_recipe_fails_no_check(doctor, machine):
     """Without a recipe nothing is asked of it; warnings say what is worth knowing."""
     checks = doctor(machine)
     assert failed(checks) == {}
@@ -124,7 +124,7 @@ def test_without_a_gpu_a_recipe_fails(doctor, gemma_hub):
         assert "demo-cpu" in gpu.fix
 
 
-def test_a_class_of_gpu_that_is_not_here(doctor, gemma_hub):
+def test_missing_gpu_class_fails_launch_check(doctor, gemma_hub):
     """`plan` looks ahead to one; a launch needs it, and the fix is to plan for what is here."""
     checks = doctor("desktop", RECIPE, "--gpu", "h200")
     assert "plan is for h200" in failed(checks)["GPU 0"].finding
@@ -190,7 +190,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     assert next(check for check in report.checks if check.name == "GPU").finding == snapshot
 
 
-def test_a_folder_in_the_place_of_a_built_model_is_looked_into(doctor, tmp_path):
+def test_model_folder_replacing_built_model_is_checked(doctor, tmp_path):
     """A warning where there is no model in it, for vLLM says more; the models that are built are not asked about."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "config.json").write_text("{}")

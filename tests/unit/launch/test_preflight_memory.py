@@ -69,7 +69,7 @@ def test_requests_that_are_too_long():
     assert tried(long, found.fix.replace(str(proposed), str(proposed + 2048))).level is not CheckLevel.OK
 
 
-def test_many_sequences_take_the_room_of_the_cache():
+def test_many_sequences_crowd_out_kv_cache():
     settings = {"max-num-seqs": 1024, "max-num-batched-tokens": 32768}
     many = situation(RECIPE, DESKTOP, models=sized(18.5), settings=settings)
     found = check(many)
@@ -84,7 +84,7 @@ def test_weights_that_do_not_fit():
     assert found.advice == preflight_memory._NOTHING_FITS
 
 
-def test_a_target_that_is_too_large_is_told_which_precision_of_it_fits():
+def test_too_large_target_gets_fitting_precision_advice():
     settings = {"target.model": "google/gemma-4-26B-A4B-it"}
     found = check(situation(RECIPE, replace(DESKTOP, memory_total=22 * GIB), models=sized(52), settings=settings))
     assert found.level is CheckLevel.FAIL
@@ -114,7 +114,7 @@ def test_what_is_unknown_is_named(snapshot):
 
 
 @pytest.mark.parametrize("memory", [None, 0])
-def test_a_gpu_that_does_not_say_its_memory(memory):
+def test_gpu_without_known_memory_skips_memory_check(memory):
     assert names(situation(RECIPE, replace(DESKTOP, memory_total=memory))) == ["orphans"]
 
 
@@ -138,7 +138,7 @@ def test_what_counts_on_unified_memory(monkeypatch, memory, used, expected):
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_page_cache_of_models_can_be_given_back(monkeypatch, tmp_path, is_here):
+def test_page_cache_fix_names_release_command(monkeypatch, tmp_path, is_here):
     """By the command that the fix names, for the recipe in question; that of others by root alone."""
     monkeypatch.setattr(system, "read_system_memory", lambda: QUIET._replace(cached=80 * GIB))
     (tmp_path / "model.safetensors").write_bytes(b"weights")

@@ -56,7 +56,7 @@ def test_a_profile_suits_its_release():
         assert [check.finding for check in checks if check.name == "vLLM"] == [], name
 
 
-def test_a_refused_launch_names_its_mend_and_what_that_costs(snapshot):
+def test_refused_launch_names_fix_and_its_cost(snapshot):
     made = SITUATIONS["gemma-4-26b-a4b rtx-5090-laptop seed"]
     [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
     assert check.fix == snapshot

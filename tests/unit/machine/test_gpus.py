@@ -39,7 +39,7 @@ def meminfo() -> tuple[int, int]:
     return memory.total, memory.total - memory.available
 
 
-def test_a_gb10_has_the_memory_of_its_machine(look):
+def test_gb10_reports_memory_of_its_machine(look):
     """NVML supports no memory query there, but knows the processes."""
     before = meminfo()
     found = look("gb10")
@@ -106,7 +106,7 @@ def test_why_there_is_none(look, machine, words):
     assert found.gpus == ()
 
 
-def test_without_a_gpu_the_command_line_says_why(stand_in_nvml):
+def test_gpus_command_says_why_none_is_found(stand_in_nvml):
     shown = fake_nvml.dflash(stand_in_nvml, "no-gpu", "gpus")
     assert "the driver runs but shows none" in shown.stdout
     assert "recipe demo-cpu" in shown.stderr
@@ -162,7 +162,7 @@ print(json.dumps([nvml.read_energy(uuids), nvml.read_energy(uuids[:1]), nvml.rea
 
 
 @pytest.mark.parametrize(("machine", "joules"), [("two-h200", [620500.0, 310250.0, None]), ("gb10", [None] * 3)])
-def test_energy_is_of_the_gpus_that_are_asked_about(stand_in_nvml, machine, joules):
+def test_energy_covers_exactly_requested_gpus(stand_in_nvml, machine, joules):
     """All of them have to say it: a part would be taken for the whole."""
     assert fake_nvml.python(stand_in_nvml, machine, ENERGY) == joules
 
@@ -190,7 +190,7 @@ def test_a_driver_that_hangs_keeps_nobody(stand_in_nvml, tmp_path):
     assert (memory, threads, name, after) == (None, 2, "NVIDIA H200", 1)
 
 
-def test_a_driver_that_falls_silent_leaves_a_hole():
+def test_silent_driver_leaves_gap_in_memory_samples():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
     made = msgspec.structs.replace(
         build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), on_cpu=False

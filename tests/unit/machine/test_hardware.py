@@ -39,7 +39,7 @@ def test_a_gpu_has_a_class(name, capability, gib, expected):
 
 
 @pytest.mark.parametrize("kind", TYPICAL)
-def test_what_is_typical_of_a_class_fits_the_class(kind):
+def test_typical_values_match_their_gpu_class(kind):
     """The table for planning agrees with the table for telling."""
     typical = TYPICAL[kind]
     name = kind.value.upper().replace("-", " ")

@@ -19,7 +19,7 @@ def plain(*addresses: str, mtu: int = 1500) -> Network:
     return Network(tuple(Interface(f"eth{n}", (address,), mtu) for n, address in enumerate(addresses)))
 
 
-def test_two_gb10s_use_both_halves_of_the_port_and_each_its_own_gid(pair):
+def test_gb10_pair_uses_both_port_halves(pair):
     link = choose_link(pair, HOSTS)
     devices = ("rocep1s0f1", "roceP2p1s0f1")
     assert link.ends == (
@@ -29,7 +29,7 @@ def test_two_gb10s_use_both_halves_of_the_port_and_each_its_own_gid(pair):
     assert link.why_sockets == ""
 
 
-def test_a_gid_in_use_elsewhere_and_an_interface_that_is_down_are_left_out(pair):
+def test_foreign_gid_and_down_interface_are_skipped(pair):
     """Of RoCE v1 and of IPv6 no GID counts; docker0 is there, and down."""
     [_, device, *_] = sorted(pair[0].devices, key=lambda each: each.name.lower().replace("p2p1", "z"))
     assert device == RoceDevice("rocep1s0f1", "enp1s0f1np1", True, {3: "192.168.100.10"})
@@ -44,7 +44,7 @@ def test_a_gid_in_use_elsewhere_and_an_interface_that_is_down_are_left_out(pair)
         (lambda device: replace(device, interface=""), "no RoCE device"),
     ],
 )
-def test_without_roce_on_one_side_it_is_sockets_and_says_whose_fault(pair, change, word):
+def test_link_without_roce_names_host_at_fault(pair, change, word):
     near, far = pair
     link = choose_link([near, replace(far, devices=tuple(map(change, far.devices)))], HOSTS)
     assert [(end.devices, end.gid_index) for end in link.ends] == [((), None)] * 2
@@ -52,14 +52,14 @@ def test_without_roce_on_one_side_it_is_sockets_and_says_whose_fault(pair, chang
     assert "spark-b" in link.why_sockets
 
 
-def test_devices_pair_by_position_so_both_sides_have_as_many(pair):
+def test_both_hosts_use_equally_many_devices(pair):
     near, far = pair
     link = choose_link([near, replace(far, devices=far.devices[1:])], HOSTS)
     assert [len(end.devices) for end in link.ends] == [1, 1]
 
 
 @pytest.mark.parametrize("wanted", ["enP7s7", "10.0.0.21", "10.0.0.9"])
-def test_the_link_can_be_named_by_interface_or_address(pair, wanted):
+def test_link_is_selectable_by_interface_or_address(pair, wanted):
     assert [end.address for end in choose_link(pair, HOSTS, wanted).ends] == ["10.0.0.21", "10.0.0.22"]
 
 
@@ -79,7 +79,7 @@ def test_hosts_without_a_subnet_in_common(near, far, wanted):
     assert "--link" in error.value.hint
 
 
-def test_a_public_subnet_is_used_where_it_is_named():
+def test_named_public_subnet_is_used():
     near, far = plain("8.8.8.1/24"), plain("8.8.8.2/24")
     assert choose_link([near, far], HOSTS, "eth0").ends[1].address == "8.8.8.2"
 

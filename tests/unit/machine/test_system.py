@@ -35,7 +35,7 @@ def write(root: Path, path: str, content: str) -> None:
     file.write_text(content)
 
 
-def test_the_share_of_time_in_which_all_wait_for_memory(tmp_path):
+def test_full_memory_stall_share_is_read(tmp_path):
     write(tmp_path, "proc/pressure/memory", "some avg10=9.00 avg60=0.10 total=3\nfull avg10=3.50 avg60=0.00 total=1\n")
     assert (system.read_memory_stall(tmp_path), system.read_memory_stall(tmp_path / "none")) == (0.035, None)
 
@@ -161,7 +161,7 @@ def test_page_cache_is_given_back(cached, tmp_path):
     assert cached.stat().st_size == 64 * MIB
 
 
-def test_the_speed_of_a_disk_is_read_from_the_disk(cached, tmp_path):
+def test_disk_speed_is_measured_without_page_cache(cached, tmp_path):
     """What the cache holds is dropped first, so it is the disk that is measured; the largest file is taken."""
     small = tmp_path / "small"
     small.write_bytes(b"x")

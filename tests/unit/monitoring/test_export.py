@@ -60,7 +60,7 @@ def test_secrets_prompts_and_answers_are_left_out(run, tmp_path):
         assert kept in told
 
 
-def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
+def test_prompt_export_keeps_prompts_without_secrets(run, tmp_path):
     told = content(recording.export_run(run, str(tmp_path / "a.zip"), with_prompts=True))
     for secret in SECRETS[:4]:
         assert secret not in told
@@ -68,7 +68,7 @@ def test_prompts_are_kept_when_asked_for_and_secrets_never(run, tmp_path):
         assert text in told
 
 
-def test_no_part_of_a_very_long_prompt_is_left(run, tmp_path):
+def test_very_long_prompt_is_removed_completely(run, tmp_path):
     long = "INFO 11-21 01:03:00 [logger.py:40] Received request a: prompt: '" + "SECRETWORD " * 400_000
     run.log.write_text(f"{LOG.splitlines()[0]}\n{long}', params: x\n{'bar 1/9' + chr(13)}bar 2/9\nafter it\n")
     told = content(recording.export_run(run, str(tmp_path / "a.zip")))
@@ -76,7 +76,7 @@ def test_no_part_of_a_very_long_prompt_is_left(run, tmp_path):
     assert "Received request a: [left out]\nbar 1/9\rbar 2/9\nafter it\n" in told
 
 
-def test_a_secret_at_the_end_of_a_piece_is_left_out(run, tmp_path):
+def test_secret_across_read_pieces_is_removed(run, tmp_path):
     run.log.write_text("x" * ((1 << 20) - 20) + f" --api-key {TOKEN}" + "y" * (1 << 20) + "\nafter it\n")
     told = content(recording.export_run(run, str(tmp_path / "a.zip")))
     assert TOKEN[:8] not in told
@@ -100,14 +100,14 @@ def test_the_file_plays_as_the_run_does(run, tmp_path):
     assert last.code is None  # the process is gone and nobody saw it end; elsewhere nobody could tell
 
 
-def test_a_server_that_runs_is_exported_without_an_end(run, tmp_path, monkeypatch):
+def test_running_server_is_exported_without_exit(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_process, "is_alive", lambda _: True)
     run.record(HealthChanged(run.started_at + 60, "warm"))  # type: ignore[arg-type]
     events = list(recording.read_recording(recording.export_run(run, str(tmp_path / "a.zip"))).events())
     assert not any(isinstance(event, Exited) for event in events)
 
 
-def test_nothing_is_written_over_and_nothing_half_made_stays(run, tmp_path):
+def test_export_overwrites_nothing_and_leaves_no_partial(run, tmp_path):
     path = recording.export_run(run, str(tmp_path / "a.zip"))
     before = path.read_bytes()
     with pytest.raises(UsageError, match="already exists"):
@@ -118,7 +118,7 @@ def test_nothing_is_written_over_and_nothing_half_made_stays(run, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.zip"]
 
 
-def test_the_command_prints_the_file_that_replay_reads(run, tmp_path):
+def test_export_prints_file_that_replay_reads(run, tmp_path):
     command = [sys.executable, "-m", "dflash_tui"]
     done = subprocess.run([*command, "export", run.id], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == f"{tmp_path / run.id}.zip\n"

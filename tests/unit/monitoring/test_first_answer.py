@@ -55,7 +55,7 @@ def test_what_looks_like_noise(answer, is_noise):
     assert bool(first_answer.describe_noise(answer)) is is_noise
 
 
-def test_the_first_answer_is_kept_and_later_ones_are_held_against_it(folders, plan):
+def test_later_answers_are_compared_with_first(folders, plan):
     """On one host nothing is said of it; it stays what several hosts are held against."""
     assert first_answer.hold_answer(run_of(plan, "alone"), HELLO) is None
     other = Answer("ವ cdot Ваш", (77, 12, 9))

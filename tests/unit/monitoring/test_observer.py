@@ -32,7 +32,7 @@ def test_a_renamed_log_is_read_on(tail):
     assert reader.read() == b"second\n"
 
 
-def test_another_file_of_the_same_size_is_read(tail):
+def test_replaced_log_of_same_size_is_read(tail):
     log, reader = tail
     other = log.with_name("other")
     other.write_bytes(b"other\n")
@@ -40,7 +40,7 @@ def test_another_file_of_the_same_size_is_read(tail):
     assert reader.read() == b"\nother\n"
 
 
-def test_a_log_that_was_emptied_is_read_from_its_start(tail):
+def test_truncated_log_is_read_from_its_start(tail):
     log, reader = tail
     os.truncate(log, 0)
     assert reader.read() == b"\n"
@@ -79,7 +79,7 @@ LINES = {
         (set(), {"global", "segfault", "xid", "bus"}),
     ],
 )
-def test_lines_about_our_processes_and_the_gpu_are_found(ours, expected):
+def test_kernel_lines_about_our_processes_are_found(ours, expected):
     """By pid, or by vLLM's own names where the kernel counts differently; another's death is not ours."""
     assert set(observer.filter_kernel_lines(LINES.values(), ours)) == {LINES[name] for name in expected}
 
@@ -92,14 +92,14 @@ def test_pids_are_read_from_the_log(folders):
     assert observer.parse_server_pids(run) == {7, 14182, 9}
 
 
-def test_the_count_of_the_kernel_is_a_difference(folders, monkeypatch):
+def test_oom_kill_count_excludes_earlier_kills(folders, monkeypatch):
     """What was killed before the server began is not counted."""
     monkeypatch.setattr(observer, "count_oom_kills", lambda: 5)
     assert observer.read_autopsy(a_run(pid=7), 3).kills == 2
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="the kernel's log is for root here")
-def test_the_log_of_this_kernel_is_read_with_its_times():
+def test_kernel_log_lines_have_plausible_times():
     """Every record comes with a time between the boot and now.
 
     They come in the order of their numbers; two that were written at once on two processors may be timed the other
@@ -127,7 +127,7 @@ def _refuse() -> int:
     raise PermissionError(13, "Operation not permitted")
 
 
-def test_the_journal_is_asked_where_the_kernel_log_is_for_root(journal, folders):
+def test_journal_replaces_unreadable_kernel_log(journal, folders):
     """Members of adm may read it; lines from before the launch are left out."""
     run = a_run(pid=4182)
     early, late = run.started_at - 60, run.started_at + 60
@@ -135,7 +135,7 @@ def test_the_journal_is_asked_where_the_kernel_log_is_for_root(journal, folders)
     assert observer.read_autopsy(run, 0).kernel == (LINES["cgroup"],)
 
 
-def test_a_segfault_is_in_the_log_of_this_kernel():
+def test_segfault_is_found_in_kernel_log():
     """A process that crashes is found by its pid, where this machine lets us see it."""
     crash = subprocess.Popen([sys.executable, "-c", "import ctypes; ctypes.string_at(0)"], stderr=subprocess.DEVNULL)
     crash.wait()

@@ -61,14 +61,14 @@ def test_a_recording_opens_where_something_happens(tmp_path, parts):
         assert recording.find_recording(str(path)).find_opening() == pytest.approx(opening)
 
 
-def test_events_come_by_time_and_the_same_from_a_file(tmp_path, parts):
+def test_events_are_ordered_and_equal_from_file(tmp_path, parts):
     events = list(recording.find_recording("sample").events())
     # The server's own lines are stamped to the second, and two processes write samples.
     assert max(before.at - after.at for before, after in pairwise(events)) < 1.5
     assert list(recording.find_recording(str(packed(tmp_path / "a.zip", parts))).events()) == events
 
 
-def test_nothing_in_a_recording_is_taken_for_a_process():
+def test_recording_is_never_taken_for_process():
     found = recording.find_recording("sample")
     assert not server_process.is_alive(found)
     assert not server_process.list_processes(found)
@@ -82,7 +82,7 @@ def test_a_file_with_foreign_names_is_refused(tmp_path, parts):
 
 
 @pytest.mark.parametrize("part", [RUN_PART, LOG_PART])
-def test_a_way_to_compress_that_export_never_uses_is_refused(tmp_path, parts, part):
+def test_unsupported_compression_is_refused(tmp_path, parts, part):
     """A header of LZMA says how much memory reading it takes."""
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -93,7 +93,7 @@ def test_a_way_to_compress_that_export_never_uses_is_refused(tmp_path, parts, pa
 
 
 @pytest.mark.parametrize("field", [18, 28])
-def test_a_size_that_lies_is_one_error_or_a_clean_replay(tmp_path, parts, field):
+def test_wrong_zip_size_gives_one_clean_error(tmp_path, parts, field):
     """Checksum, packed and unpacked size, length of the name, where the data begins: of each member, in both places."""
     whole = packed(tmp_path / "a.zip", parts).read_bytes()
     for mark, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2 + (field == 28) * 12)):
@@ -108,7 +108,7 @@ def test_a_size_that_lies_is_one_error_or_a_clean_replay(tmp_path, parts, field)
                     list(recording.find_recording(str(path)).events())
 
 
-def test_what_unpacks_to_far_more_than_it_is_is_refused(tmp_path, parts):
+def test_decompression_bomb_is_refused(tmp_path, parts):
     path = packed(tmp_path / "a.zip", parts | {LOG_PART: bytes(64 << 20)})
     assert MAX_COMPRESSION * path.stat().st_size < 64 << 20
     with pytest.raises(UsageError, match="refused"):
@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_is_refused(tmp_path, parts, change):
         recording.find_recording(str(path))
 
 
-def test_a_torn_file_plays_up_to_the_tear_and_says_so(tmp_path, parts, snapshot):
+def test_torn_file_plays_up_to_its_tear(tmp_path, parts, snapshot):
     path = packed(tmp_path / "a.zip", parts)
     whole = list(recording.find_recording(str(path)).events())
     data = bytearray(path.read_bytes())
@@ -175,14 +175,14 @@ COUNTERS = {"event": "counters", "counters": {"generated": 5.0}}
         {"event": "gpus", "gpus": [{"index": 0, "temperature_c": 10**30}]},
     ],
 )
-def test_an_event_that_cannot_be_is_left_out(tmp_path, parts, event):
+def test_impossible_event_is_left_out(tmp_path, parts, event):
     found = recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event, COUNTERS))))
     known = [one for one in found.events() if one.__struct_config__.tag == event["event"]]
     assert len(known) == (event["event"] == "counters")
     assert folded(found.events()).readings[-1].counters.generated == 5
 
 
-def test_a_run_of_this_machine_is_found_by_its_name(parts):
+def test_local_run_is_found_by_its_name(parts):
     run = msgspec.json.decode(parts[RUN_PART], type=Run)
     run.folder.mkdir(parents=True)
     for name, data in parts.items():
@@ -195,7 +195,7 @@ def test_a_run_of_this_machine_is_found_by_its_name(parts):
     assert last.code is None
 
 
-def test_a_recipes_speed_here_counts_no_warm_up(parts):
+def test_warm_up_does_not_count_for_speed(parts):
     run = msgspec.json.decode(parts[RUN_PART], type=Run)
     asked = [{"event": "request", "kind": kind, "total": 1, "decode_tok_s": speed}
              for kind, speed in (("Code", 30.0), ("warm-up", 1058.0), ("probe", 900.0))]  # fmt: skip
@@ -206,7 +206,7 @@ def test_a_recipes_speed_here_counts_no_warm_up(parts):
 
 
 @pytest.mark.parametrize("name", ["no/such/file", "nothing.zip", "nothing"])
-def test_what_is_not_there_is_a_plain_error(name):
+def test_missing_recording_is_refused(name):
     with pytest.raises(UsageError):
         recording.find_recording(name)
 
@@ -226,7 +226,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_player_gives_what_is_due_and_no_more(clock):
+def test_player_gives_only_events_that_are_due(clock):
     player = Player(recording.find_recording("sample"), speed=2.0, clock=clock)
     assert {type(event) for event in player.due_events(9)} >= {PhaseStarted}
     clock.at = 30.0
@@ -270,7 +270,7 @@ def told(state: RunState) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_going_back_begins_anew_and_going_on_does_not(clock):
+def test_only_seeking_backwards_restarts_playback(clock):
     player = Player(recording.find_recording("sample"), clock=clock)
     whole = folded(player.recording.events())
     assert not player.seek(98)

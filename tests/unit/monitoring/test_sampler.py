@@ -25,7 +25,7 @@ time.sleep(60)
 """
 
 
-def test_work_of_a_process_and_of_its_ended_child_is_seen(tmp_path):
+def test_work_of_process_and_ended_child_counts(tmp_path):
     """A compiler that has ended counts through its parent; the bytes written and the log's size are there, too."""
     log = tmp_path / "server.log"
     log.write_bytes(b"a line\n")
@@ -48,7 +48,7 @@ def test_work_of_a_process_and_of_its_ended_child_is_seen(tmp_path):
     assert gone == Activity(1002.0, 0.0, 0, 0)
 
 
-def test_the_processors_and_threads_of_processes_are_seen():
+def test_processors_and_threads_of_processes_are_measured():
     argv = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         try:
@@ -80,7 +80,7 @@ def asked(folder, machine: str, pids: str, uuids: str = "()", **more: str) -> li
     return found
 
 
-def test_power_clock_heat_and_what_keeps_it_down(stand_in_nvml):
+def test_gpu_load_has_power_clock_and_throttle(stand_in_nvml):
     [load] = asked(stand_in_nvml, "laptop", f"{{{PID}}}", STAND_IN_PID=PID)
     assert (load["power_w"], load["power_limit_w"], load["clock_mhz"], load["clock_max_mhz"]) == (94.6, 95, 1552, 3090)
     assert (load["temperature_c"], load["throttle"]) == (83, ["power cap", "thermal (hardware)"])
@@ -96,7 +96,7 @@ def test_a_process_of_somebody_else_is_foreign(stand_in_nvml):
     assert found.foreign == (Foreign(77, "py[31mthon" + "x" * 30, 9),)
 
 
-def test_only_the_gpus_of_the_server_are_looked_at(stand_in_nvml):
+def test_only_gpus_of_server_are_sampled(stand_in_nvml):
     """Those that hold its processes; until then those that it may use; else all."""
     assert len(asked(stand_in_nvml, "two-h200", "{1}")) == 2
     second = "('GPU-b0000000-0000-4000-8000-000000000000',)"
@@ -117,6 +117,6 @@ def test_only_the_gpus_of_the_server_are_looked_at(stand_in_nvml):
         (GpuLoad(0, 100.0, 300.0, 2000, 2600, 60, foreign=()), True),
     ],
 )
-def test_what_a_chart_would_not_show_is_not_recorded(after, noticed):
+def test_invisible_load_change_is_not_recorded(after, noticed):
     assert has_load_changed([GpuLoad(0, 100.0, 300.0, 2000, 2600, 60)], [after]) is noticed
     assert has_load_changed([], [after])

@@ -67,7 +67,7 @@ def test_another_http_server_is_not_found():
         assert find() == []
 
 
-def test_a_silent_server_is_found_by_its_command(monkeypatch):
+def test_silent_server_is_found_by_its_command(monkeypatch):
     with serving("silent") as (port, pid):
         words = ["python", "/opt/bin/vllm", "serve", "some/model", "--port", str(port)]
         monkeypatch.setattr(foreign_server, "_read_command", lambda _: words)

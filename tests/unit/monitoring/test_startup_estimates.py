@@ -21,7 +21,7 @@ def cached(seconds: float) -> RecordedStart:
     return msgspec.structs.replace(start(COMPILED), cache="cached", up=seconds, phases={Phase.COMPILE: seconds})
 
 
-def test_each_phase_is_the_median_of_the_starts_that_had_it():
+def test_phase_estimate_is_median_of_its_starts():
     """The expected seconds say from how many starts they are; a phase that only one had is from one."""
     only = msgspec.structs.replace(THREE[0], phases={**THREE[0].phases, Phase.RESOLVE: 9.0})
     bare = msgspec.structs.replace(THREE[1], phases={Phase.RESOLVE: 1.0})
@@ -54,7 +54,7 @@ def test_a_cold_start_is_expected_once():
 
 
 @pytest.mark.parametrize("second", [0.5, 50.0, 143.7, 162.5])
-def test_the_estimate_of_a_start_like_the_one_before_is_right(second):
+def test_estimate_of_repeated_start_is_right(second):
     """At any moment the estimate of a start that goes as the one before is what is really left, to a second."""
     expected = expect_startup([start(COMPILED)])
     assert expected is not None
@@ -65,7 +65,7 @@ def test_the_estimate_of_a_start_like_the_one_before_is_right(second):
     assert found.n == 1
 
 
-def test_the_estimate_is_never_negative_and_says_when_a_start_is_longer_than_all():
+def test_estimate_is_never_negative_and_has_limit():
     """A phase that takes longer than ever leaves the rest; past the longest start there is no number any more."""
     expected = expect_startup(THREE)
     assert expected is not None
@@ -83,7 +83,7 @@ def prepared(step: Step, seconds: float) -> list[Preparing]:
     return [Preparing(100.0, step, "begins"), Preparing(100.0 + seconds, step, "ends", done=True)]
 
 
-def test_a_step_is_the_median_of_the_launches_that_had_something_to_do_in_it():
+def test_step_estimate_ignores_launches_without_work():
     """What was there already took no time, and would make a real install look quick."""
     there = [Preparing(100.0, Step.INSTALL, "as installed", done=True), *prepared(Step.CHECK, 0.02)]
     earlier = [prepared(Step.INSTALL, seconds) for seconds in (900.0, 40.0, 44.0, 42.0, 46.0, 48.0)]
@@ -105,7 +105,7 @@ def test_a_step_is_the_median_of_the_launches_that_had_something_to_do_in_it():
         (prepared(Step.MODELS, 30.0)[:1], None),  # nobody knows how long that takes
     ],
 )
-def test_the_launch_is_estimated_by_the_running_steps(events, left):
+def test_launch_is_estimated_by_running_steps(events, left):
     """Ten seconds after the first word."""
     usual = summarize_steps([prepared(Step.INSTALL, 44.0), prepared(Step.PATCHES, 20.0)])
     preparing, begun = {e.step: e for e in events}, {e.step: e.at for e in reversed(events)}

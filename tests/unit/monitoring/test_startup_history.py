@@ -48,7 +48,7 @@ def leave(plan: Plan, name: str, log: bytes, started: float = BEGAN, first: floa
         run.samples.write_bytes(encode(answered) + b"\n")
 
 
-def test_the_median_of_the_last_five_like_it(folders):
+def test_ready_estimate_is_median_of_last_five(folders):
     plan = a_plan()
     assert startup_history.estimate_ready(plan) is None
     for number in range(7):
@@ -62,7 +62,7 @@ def test_the_median_of_the_last_five_like_it(folders):
     assert startup_history.estimate_ready(a_plan(num_speculative_tokens=0)) is None
 
 
-def test_starts_over_several_ranks_are_a_kind_of_their_own(folders):
+def test_starts_over_several_ranks_are_separate_kind(folders):
     """Neither the estimate of a plain start nor its median in `history` take them in."""
     plain = a_plan()
     pair = a_plan(argv=(*plain.argv, "--tensor-parallel-size", "2"), cluster=build_unnamed_cluster(2))
@@ -78,7 +78,7 @@ def test_starts_over_several_ranks_are_a_kind_of_their_own(folders):
     assert a_plan(argv=pair.argv).kind not in {pair.kind, plain.kind}  # two GPUs of one host
 
 
-def test_a_run_that_never_got_ready_tells_nothing(folders):
+def test_run_never_ready_gives_no_estimate(folders):
     plan = a_plan()
     leave(plan, "failed", recordings.raw("cpu-vllm-0.32.0/fail_flag"))
     leave(plan, "unanswered", recordings.raw(COLD), first=None)
@@ -86,7 +86,7 @@ def test_a_run_that_never_got_ready_tells_nothing(folders):
     assert [start.run for start in startup_history.list_starts()] == ["unanswered"]
 
 
-def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
+def test_step_history_needs_same_engine_and_models(folders):
     """An install tells of every recipe of that engine, a download of these models, patches about those with any."""
     plan = a_plan()
     leave(plan, "r", b"", first=None)
@@ -104,7 +104,7 @@ def test_steps_are_those_of_the_same_engine_and_the_same_models(folders):
     }
 
 
-def test_a_start_is_read_with_its_phases_and_what_the_cache_held(folders):
+def test_start_has_its_phases_and_cache_state(folders):
     """The phases of a start, the cache and the first request come from the run's own two files."""
     leave(a_plan(), "r", recordings.raw(COLD))
     [start] = startup_history.list_starts("demo-cpu")
@@ -114,7 +114,7 @@ def test_a_start_is_read_with_its_phases_and_what_the_cache_held(folders):
     assert startup_history.list_starts("demo-cpu", exclude="r") == []
 
 
-def test_a_long_log_is_read_no_further_than_the_start(folders, monkeypatch):
+def test_long_log_is_read_only_through_start(folders, monkeypatch):
     """Hundreds of megabytes of traffic after a start are not read to know how it went."""
     traffic = b'INFO:     127.0.0.1:4 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n' * 50_000
     leave(a_plan(), "r", recordings.raw(COLD) + b"\n" + traffic)

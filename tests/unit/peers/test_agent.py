@@ -49,7 +49,7 @@ def answers(*commands: dict[str, object] | bytes, until: int = 1) -> list[Any]:
     return asyncio.run(asyncio.wait_for(talk(), 60))
 
 
-def test_it_says_who_it_is_and_what_its_network_is():
+def test_agent_greets_with_identity_and_memory():
     [said] = answers(HELLO | {"protocol": PROTOCOL + 1, "version": "9"}, until=0)
     greeting = msgspec.convert(said, Greeting)
     assert (said["say"], said["id"], greeting.protocol, greeting.version) == ("hello", 1, PROTOCOL, __version__)
@@ -70,7 +70,7 @@ def test_only_runs_of_its_own_are_touched(fields, folders):
     assert (said["say"], said["id"], said["exit_code"]) == ("refused", 4, 2)
 
 
-def test_a_recipe_that_is_not_there_is_said(folders):
+def test_missing_recipe_is_named_in_answer(folders):
     order = msgspec.structs.replace(ORDER, request=LaunchRequest(recipe="no-such-recipe"))
     said = answers(HELLO, {"do": "check", "id": 5, "order": order})[1]
     assert "no-such-recipe" in said["what"]
@@ -93,7 +93,7 @@ def test_what_a_worker_starts_is_no_worker():
             launched.wait()
 
 
-def test_a_beat_renews_the_lease_of_what_is_watched(monkeypatch, tmp_path):
+def test_beat_renews_lease_of_watched_run(monkeypatch, tmp_path):
     """And the log comes byte by byte as it is, in pieces that are bounded."""
     log = b"\x1b[31mred\n" * 9000
     file = tmp_path / "server.log"
@@ -111,7 +111,7 @@ def test_a_beat_renews_the_lease_of_what_is_watched(monkeypatch, tmp_path):
     assert any(each["say"] == "beat" for each in said)
 
 
-def test_caches_of_an_arm_are_its_own_and_only_those_of_an_experiment_are_removed(folders):
+def test_arm_caches_are_separate_and_safely_removed(folders):
     """One that was set by hand stays as it is; without an experiment's mark nobody may name a folder."""
     settings = {**ORDER.request.settings, "env.TRITON_CACHE_DIR": "/by/hand"}
     request = msgspec.structs.replace(ORDER.request, settings=settings)

@@ -77,7 +77,7 @@ def test_ready_requires_one_successful_generation():
 
 
 def test_ready_time_includes_earlier_warm_up_requests():
-    """Whoever waits for the server waits for all; what others after them take is no start any more.
+    """A client that waits for the server waits for all; later requests are no part of the start.
 
     Where they are sent again, since the first one failed, only the last ones count.
     """
