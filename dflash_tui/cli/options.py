@@ -13,7 +13,7 @@ from dflash_tui.planning.methods import Method
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _ON = {"1", "true", "yes", "on"}
-_NUCLEUS = "draw from the likeliest tokens that have this share of the probability (default: the model's)"
+_NUCLEUS = "sample from the likeliest tokens that hold this share of the probability (default: the model's)"
 
 
 def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
@@ -42,20 +42,20 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     tokens = "tokens that the drafter proposes per step; 0 is without speculation"
     add_option(parser, "--num-speculative-tokens", type=whole_number(0, 64), metavar="N", help=tokens)
     set_up = parser.add_mutually_exclusive_group()
-    fast = "the fast set-up, with split verification, also where its answers were not compared with the published one's"
+    fast = "the fast set-up, even where its answers were not compared with the published set-up's"
     add_switch(set_up, "--fast", dest="set_up", action="store_const", const="fast", help=fast)
-    add_switch(set_up, "--published", dest="set_up", action="store_const", const="published", help="the published one")
-    streams = "requests at a time that the server is for: its max-num-seqs; the fast set-up has 8"
+    add_switch(set_up, "--published", dest="set_up", action="store_const", const="published", help="published set-up")
+    streams = "concurrent requests of the server (max-num-seqs); the fast set-up has 8"
     add_option(parser, "--streams", type=whole_number(1, 1024), metavar="N", help=streams)
-    gpu = "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"
+    gpu = "GPU index, UUID or class such as gb10 (`plan` also takes a class that is not here)"
     add_option(parser, "--gpu", metavar="GPU", help=gpu)
-    add_option(parser, "--profile", metavar="NAME", help="stock or seed, as the recipe has them")
-    add_option(parser, "--variant", metavar="NAME", help="another way to run the pair, if it has one")
-    add_option(parser, "--vllm", metavar="VERSION", help="another vLLM release than the recipe's")
-    add_option(parser, "--engine", metavar="ENGINE", help="an engine of `engine list` instead")
-    peer = "another host that serves it together with this one, as ssh calls it; may be repeated"
+    add_option(parser, "--profile", metavar="NAME", help="stock or seed, where the recipe has them")
+    add_option(parser, "--variant", metavar="NAME", help="a variant of the recipe, such as another drafter")
+    add_option(parser, "--vllm", metavar="VERSION", help="a vLLM release other than the recipe's")
+    add_option(parser, "--engine", metavar="ENGINE", help="an engine, as `engine list` names it")
+    peer = "another host that serves the model together with this one, by its ssh name; may be repeated"
     parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="HOST", help=peer)
-    link = "the interface of this machine, or an address, whose subnet the hosts share"
+    link = "an interface or address of this machine in the subnet that the hosts share"
     add_option(parser, "--link", metavar="NAME", help=link)
     change = (
         "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
@@ -84,7 +84,7 @@ def add_install_peers_option(parser: argparse.ArgumentParser, which: str = "a --
 
 def add_force_option(parser: argparse.ArgumentParser) -> None:
     """Add `--force`."""
-    force = "launch although a check fails; the reason is recorded"
+    force = "launch despite failed checks; REASON is recorded"
     parser.add_argument("--force", type=parse_recorded_text, metavar="REASON", help=force)
 
 
@@ -117,7 +117,7 @@ def add_pair_options(parser: argparse.ArgumentParser, target: str) -> None:
 
 def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
     """Add the run, which is optional; the help ends with `also`."""
-    text = f"a run, the start of its name, or a recipe (default: the newest server){also}"
+    text = f"a run, a prefix of its name, or a recipe (default: the newest server){also}"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
 
 
@@ -129,14 +129,14 @@ def add_server_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_address_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a server's address, which have no variables: they are for one server."""
-    key = "of a URL: the variable that holds its API key; nothing else of the environment is sent"
+    key = "for a URL: the environment variable that holds its API key"
     parser.add_argument("--key-env", metavar="NAME", help=key)
-    parser.add_argument("--model", metavar="NAME", help="of a URL: the model to ask, where it serves several")
+    parser.add_argument("--model", metavar="NAME", help="for a URL: the model to ask, if it serves several")
 
 
 def add_experiment_argument(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
     """Add the A/B or tune of an action."""
-    text = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
+    text = "its id, a prefix of that, or a recipe (default: the running or newest one)"
     parser.add_argument("experiment", metavar="ID", nargs="?" if optional else None, help=text)
 
 
@@ -147,8 +147,8 @@ def add_detach_option(parser: argparse.ArgumentParser) -> None:
 
 def add_begin_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that begin an experiment, and the launch options that all its boots share."""
-    add_switch(parser, "--stop-running", help="stop servers of yours that would be in the way")
-    add_switch(parser, "--yes", help="begin without asking")
+    add_switch(parser, "--stop-running", help="stop your servers that would disturb the measurement")
+    add_switch(parser, "--yes", help="start without asking")
     add_detach_option(parser)
     add_plan_options(parser)
     add_install_peers_option(parser)
@@ -162,10 +162,10 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     )
     add_suite_option(parser, None, words="field, or quick where the server takes no long context")
     add_scale_option(parser)
-    ends = "answers of full length, past the model's own end; or not (default: for random weights alone)"
+    ends = "generate the full answer length, past the model's end token (default: only with random weights)"
     parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
     add_seed_option(parser)
-    levels = "requests at a time, one level after the other in the same boot (default: 1)"
+    levels = "concurrent requests, one level after the other in the same boot (default: 1)"
     add_option(parser, "--concurrency", type=parse_concurrency, default=(1,), metavar="N,N", help=levels)
 
 
@@ -288,7 +288,7 @@ def _parse_time(text: str, least: float) -> float:
 def parse_recorded_text(text: str) -> str:
     """Return a text that is recorded; raise ArgumentTypeError if it looks like a secret."""
     if looks_secret(text):
-        raise argparse.ArgumentTypeError("it looks like a secret, and is recorded")
+        raise argparse.ArgumentTypeError("it looks like a secret, and would be recorded")
     return text
 
 

@@ -214,7 +214,7 @@ async def _find_server(address: str, args: argparse.Namespace) -> Server:
     finding = asyncio.create_task(find_server(address, args.model, args.key_env))
     done, _ = await asyncio.wait({finding}, timeout=_SLOW)
     if not done:
-        print_status(f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it")
+        print_status(f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C cancels")
     return await finding
 
 

@@ -206,7 +206,7 @@ class _Watch(NamedTuple):
             if time.monotonic() > deadline:
                 sample = self.state.ranks.get(unseen[0].rank)
                 how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
-                raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} was not at work after the rounds: {how}")
+                raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} did no work during the rounds: {how}")
             await self._pause()
 
     async def _measure_requests(self, boot: Boot) -> Boot:
@@ -357,7 +357,7 @@ async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswe
         return replace(check, error=bounded_http.describe_failure(error))
     shifts, place = measure_shifts(tokens, decoded, read), locate_difference(ours_tokens, theirs_tokens)
     if place is not None and place >= room:
-        return replace(check, error=f"the answers part after {MOST_POSITIONS} tokens")
+        return replace(check, error=f"the answers diverge after {MOST_POSITIONS} tokens")
     worst = max(range(len(gaps)), key=gaps.__getitem__)
     return replace(
         check,

@@ -225,7 +225,7 @@ def _plan_arms(
         arm = Arm(name, request, planned.plan)
         meant = [earlier for earlier in arms if not name.startswith(f"{earlier.name} (")]  # `eager (2)` is a repetition
         if alike := next((earlier for earlier in meant if are_alike(earlier, arm)), None):
-            what = f"{varied.key}: {alike.name} and {name} come to the same launch"
+            what = f"{varied.key}: {alike.name} and {name} result in the same launch"
             if varied.key == variation.STOCK_KEY:
                 raise VariationError(what, hint=_HOW_TO_DIFFER)
             raise VariationError(what, example=f"{varied.key}={name},{name} compares a launch with itself")

@@ -201,7 +201,7 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
     if hosts in {1, resolved.hosts}:
         return resolved
     if resolved.flags.get("distributed-executor-backend") == "ray":
-        raise UsageError("--peer: Ray finds its hosts itself", hint="drop --peer, or the setting of the executor")
+        raise UsageError("--peer: Ray finds its hosts itself", hint="drop --peer, or the executor setting")
     if resolved.hosts > 1:
         what = f"it is for {resolved.hosts} hosts, and {hosts} are named with this one"
         raise UsageError(what, hint=f"--set hosts={hosts} --set tensor-parallel-size={hosts}")

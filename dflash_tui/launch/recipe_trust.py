@@ -114,7 +114,7 @@ def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
 def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -> UsageError:
     """Return the error that a recipe, or a patch that it needs, is not trusted."""
     return UsageError(
-        f"the recipe {recipe.name}, or a patch of it, is not shipped, and you have not said yes to it",
+        f"the recipe {recipe.name}, or a patch of it, is not shipped and not trusted yet",
         evidence="\n  ".join(map(str, ingredients)),
         hint=f"read it (dflash-tui recipes show {recipe.name}), then say yes on a terminal or by --trust: that holds "
         "until it changes",
@@ -150,9 +150,9 @@ def build_untrusted_patch_error(untrusted: Untrusted) -> UsageError:
     """Return the error that patches are not trusted."""
     files = ", ".join(str(paths.user_patches_folder() / f"{name}.yaml") for name in untrusted.names.values())
     return UsageError(
-        "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
+        "a patch that is not shipped with dflash-tui changes code of vLLM and is not trusted yet",
         evidence="\n  ".join(map(str, untrusted.ingredients)),
-        hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
+        hint=f"read it ({files}), then trust it on a terminal or with --trust; that holds until it changes",
     )
 
 

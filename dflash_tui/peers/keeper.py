@@ -322,7 +322,7 @@ async def guard_lease(run: Run) -> None:
     while server_process.is_alive(run):
         lease = read_lease(run)
         if lease and _now() - lease.renewed > lease.seconds:
-            _write(run, Lease(lease.seconds, lease.renewed, f"nobody renewed its lease for {lease.seconds:.0f} s"))
+            _write(run, Lease(lease.seconds, lease.renewed, f"its lease was not renewed for {lease.seconds:.0f} s"))
             await lifecycle.stop_server(run)
             return
         await asyncio.sleep(_INTERVAL)

@@ -218,7 +218,7 @@ def render_run(report: RunReport) -> str:
     launched = f"launched {format_time(report.at)}, {report.status}"
     lines = (
         escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."),
-        "One launch, so nothing here tells what another launch would measure.",
+        "One launch, so it does not show how launches differ.",
     )
     return render_page(f"Run {quote_code(report.run)}", plan.synthetic, lines, _build_sections(report))
 

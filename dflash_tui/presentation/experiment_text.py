@@ -217,7 +217,7 @@ def _list_tune_rows(
     ]
     left_out = [f"{name}: {why}" for name, why in tuning.left_out.items()]
     tail = [(label, text) for label, text in _label_rest("not", left_out)]
-    saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
+    saved = f"a setting shown to be faster is saved as the recipe {tuning.save_as}; no recipe is overwritten"
     return [*head, *tail, *(row for row in rows if row[0] not in _REPLACED), ("saves", saved)]
 
 
@@ -280,7 +280,7 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
         return f"{name} is faster than the published setting: {format_ratio(ratio)} times the tok/s; {answers}"
     if not outcome.confirmed:
         much = f"{format_ratio(ratio)} times the tok/s of the published setting" if shown else "not shown to be faster"
-        return f"ahead so far: {name}, {much}, by the boots that it was chosen by; {answers}"
+        return f"ahead so far: {name}, {much}, by the same boots that it was chosen by; {answers}"
     refused = (
         [confound.what for confound in outcome.comparison.confounds if confound.refuses] if outcome.comparison else []
     )

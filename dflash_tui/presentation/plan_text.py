@@ -73,7 +73,7 @@ def _name_hardware(planned: PlannedLaunch) -> str:
 
 
 def _explain_unknown_memory(plan: Plan) -> str:
-    return f"unknown: GPUs of class {plan.hardware.value} differ in what they have, and none is here"
+    return f"unknown: GPUs of class {plan.hardware.value} differ in memory, and none is here"
 
 
 def _list_notes(plan: Plan) -> list[tuple[str, str]]:

@@ -206,7 +206,7 @@ def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]
         lines += [] if outputs.verdict is not OutputVerdict.UNKNOWN else [format_output_headline(outputs)]
         lines += list_output_details(outputs, a, b)
     if comparison.cv is None and comparison.ratio:
-        lines.append("no request was repeated: the interval is what such requests differed by on a GB10 (17 %)")
+        lines.append("no request was repeated: the interval is the spread of such requests on a GB10 (17 %)")
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
     if ratios := [f"{name} {format_ratio(ratio)}" for name, ratio in figures.items() if ratio]:
         what = f"{_format_level(comparison)} intervals{' within these boots only' if comparison.suggestive else ''}"
@@ -261,7 +261,7 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
         return []
     over = "t test over prompts, within one boot each" if comparison.boots == (1, 1) else "Welch's t test of boot means"
     if len(design.arms) > 2 and comparison.boots != (1, 1):
-        over += ", each arm with no less than the spread of all arms together"
+        over += ", each arm's spread at least that of all arms together"
     t = f"|t| = {abs(test.t):.3g}" if abs(test.t) < _MOST_T else f"|t| over {_MOST_T}"
     df = "the normal distribution" if test.df is None else f"df {test.df:.3g}"
     least = f" if {_format_share(test.least)} or more" if comparison.suggestive else ""
@@ -273,7 +273,7 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
         more = pluralize(design.looks - 1, "time")
         lines.append(f"boots were added {more} after a report: each interval is at {level} for that")
     if test.drift is not None:
-        lines.append(f"drift over the boots, taken out of both arms: {100 * test.drift:+.1f} % from first to last")
+        lines.append(f"drift over the boots, removed from both arms: {100 * test.drift:+.1f} % from first to last")
     return lines
 
 
@@ -361,13 +361,13 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
         return lines
     if tokens := outputs.tokens:
         lines.append(
-            f"answers: {tokens.alike} alike in every token, {tokens.rounded} part within rounding, {tokens.faults} "
+            f"answers: {tokens.alike} alike in every token, {tokens.rounded} diverge within rounding, {tokens.faults} "
             f"beyond it{f', {tokens.unscored} not scored' if tokens.unscored else ''}"
         )
         if worst := tokens.worst:
             place = f"{worst.kind}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
             early = "; one of the two answers ends early" if worst.ends_early else ""
-            lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
+            lines.append(f"largest gap of a token in an answer that diverges: {worst.gap:.4g} nats ({place}{early})")
         lines.append(
             f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
             "decoded one at a time against read at once"
@@ -401,7 +401,7 @@ def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str
     streams = f" ×{first.streams}" if first.streams != 1 else ""
     boots = " and ".join(str(number + 1) for number in first.boots)
     where = f"{first.kind}{streams}, round {first.round + 1}, boots {boots}"
-    which = "where it parts" if outputs.tokens else "soonest"
+    which = "where it diverges" if outputs.tokens else "soonest"
     return [f"{which}: {where}, from {outputs.unit} {first.position} on", *excerpts]
 
 

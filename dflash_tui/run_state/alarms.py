@@ -103,7 +103,7 @@ _RANK_TROUBLES = {
     RankState.SUSPENDED: ("is suspended", "on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"),
     RankState.LOST: (
         "is silent",
-        "check the cable and the host: ping {host}; it goes on when the connection is back within seconds",
+        "check the cable and the host: ping {host}; the server continues if the connection is back within seconds",
     ),
 }
 
@@ -116,7 +116,7 @@ def check_ranks(state: RunState, now: float) -> Alarm | None:
             what, hint = trouble
             return Alarm("rank", sample.since, f"{name} {what}", sample.why, hint.format(host=sample.host))
         if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
-            evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
+            evidence = f"the keeper has not reported on it for {format_duration(now - sample.at)}"
             hint = "press S to stop the server, on all hosts"
             return Alarm("rank", sample.at, f"nobody watches {name}", evidence, hint)
     return None
@@ -423,7 +423,7 @@ def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
             "choose an attention backend that takes whole graphs with speculation (--attention-backend FLASH_ATTN or "
             "TRITON_ATTN); published for a GB10: 55.2 instead of 47.5 tok/s (vllm#49547)"
         )
-        return Alarm("graphs", launched.at, "CUDA graphs run in pieces (PIECEWISE)", pieces[0], hint)
+        return Alarm("graphs", launched.at, "CUDA graphs are piecewise", pieces[0], hint)
     part = "the drafter" if all("running the draft eagerly" in line for line in lost or ()) else "the server"
     hint = "choose another attention backend (--set attention-backend=triton_attn), or --mode compile"
     return Alarm("graphs", launched.at, f"vLLM dropped the CUDA graphs of {part}", (lost or ("",))[0], hint)
@@ -591,7 +591,7 @@ def _check_sampler(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
     if (line := next(lines, None)) is None:
         return None
     hint = (
-        "send no `seed` and no logprobs with a request, or mend what the line names (the nvcc of FlashInfer); what it "
+        "send no `seed` and no logprobs with a request, or fix what the line names (the nvcc of FlashInfer); what it "
         "costs is not published, an A/B shows it: --vary env.VLLM_USE_FLASHINFER_SAMPLER=0,1"
     )
     return Alarm("sampler", line.at, "tokens are drawn by PyTorch, not by FlashInfer's kernel", line.text, hint)
@@ -631,7 +631,7 @@ def _check_neighbour(state: RunState, now: float) -> Alarm | None:
     if now - since < _NEIGHBOUR_SECONDS:
         return None
     evidence = f"others keep {last.others:.1f} of {last.total} processors busy, the server {last.busy:.1f}"
-    hint = "see top; stop them, or run the server under taskset or with a higher priority: what they take it lacks"
+    hint = "see top; stop them, or run the server under taskset or with a higher priority"
     return Alarm("foreign load", since, "other programs use the processors", evidence, hint)
 
 

@@ -215,7 +215,7 @@ def patch_verify(args: argparse.Namespace) -> int:
         else:
             print_data(f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
     if not checks:
-        print_status("no file that a patch could touch exists")
+        print_status("the engine has none of the files that patches change")
     return 0 if all(check.ok for check in checks) else 5
 
 

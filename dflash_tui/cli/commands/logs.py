@@ -129,7 +129,7 @@ def _select_run(name: str | None) -> tuple[Run, RunState]:
             if state.autopsy is None and state.status == "failed":
                 state.apply(observer.read_autopsy(run, None))
             return run, state
-    steps = ("a launch that was refused is no run: dflash-tui doctor RECIPE explains it",
+    steps = ("a refused launch leaves no run: dflash-tui doctor RECIPE explains it",
              "dflash-tui ps --all lists the runs")  # fmt: skip
     raise UsageError("no run has failed", hint="\n  → ".join(steps))
 

@@ -65,7 +65,7 @@ def recipes_catalogue(args: argparse.Namespace) -> int:
             f"as of {catalogue.written}, published by others; dflash-tui recipes catalogue PAIR has the sources"
         )
         if args.fits and unknown and not args.unknown:
-            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size left out; they are listed by:")
+            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size omitted; to list them:")
             print_status(_format_unknown_command(args))
     return 0
 
@@ -74,7 +74,7 @@ def _choose_place(name: str | None, *, needed: bool) -> Place:
     if name:
         kind = parse_class(name)
         if kind is None or kind not in TYPICAL:
-            raise UsageError(f"the memory of '{name}' is not known", hint=f"available: {', '.join(TYPICAL)}")
+            raise UsageError(f"the memory of class '{name}' is unknown", hint=f"available: {', '.join(TYPICAL)}")
         return Place(kind, catalogues.typical_budget(kind))
     place = recipe_text.choose_place(nvml.probe_gpus().gpus)
     if needed and place.budget is None:

@@ -122,5 +122,5 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
     except DflashError as error:
         return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))
     return FunctionalCheck(
-        _OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation, but for rounding"
+        _OUTPUT, CheckResult.PASSED, "greedy answers equal those without speculation, except for rounding"
     )

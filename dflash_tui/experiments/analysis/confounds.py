@@ -157,7 +157,7 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
         if failures := sum(window.filler_failures for window in boot.windows):
             evidence = f"{pluralize(failures, 'request')} that do not count failed"
-            yield _of_boot(boot, "not every boot kept its load up", evidence)
+            yield _of_boot(boot, "not every boot sustained its load", evidence)
         if boot.preemptions:
             yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
     lengths = [_mean_lengths(boots) for boots in pair.boots]
@@ -223,7 +223,7 @@ def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
         after, on_gpu = boot.after or Conditions(0.0), not pair.arm(boot).plan.on_cpu
         lacks = {
             "throttling": on_gpu and after.throttle is None,
-            "load of others on the GPU": on_gpu and after.foreign is None,
+            "other load on the GPU": on_gpu and after.foreign is None,
             "the power supply": power and not after.power,
             "the server's counters meanwhile": boot.generated is None,
         }

@@ -69,7 +69,7 @@ def read_shell_command(words: Sequence[str]) -> ShellCommand:
     )
 
 
-_WHY = "Imported from a command; nobody ran it by this recipe."
+_WHY = "Imported from a command; not run as a recipe yet."
 _SHORT = {
     "ac": "attention-config", "cc": "compilation-config", "dc": "diffusion-config",
     "dcp": "decode-context-parallel-size",

@@ -48,7 +48,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
     BINDINGS: ClassVar = [
         Binding("enter", "take", "look", key_display="⏎", priority=True, tooltip="Ask the hub, too, about OWNER/NAME"),
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe of it"),
-        Binding("slash", "type", "find", key_display="/", tooltip="Words of a pair, or a model as OWNER/NAME"),
+        Binding("slash", "type", "find", key_display="/", tooltip="Search pairs by words, or models by OWNER/NAME"),
         Binding("escape", "leave", "close", key_display="esc"),
     ]
 
@@ -59,7 +59,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.choices: list[_Row] = []
 
     def on_mount(self) -> None:
-        self.show_heading("Pairs that others published; / finds one, or the drafters of any model: OWNER/NAME.")
+        self.show_heading("Published pairs; / searches them, or finds the drafters of any model: OWNER/NAME.")
         self.call_after_refresh(self.list_pairs)
 
     def list_pairs(self, words: str = "") -> None:
@@ -78,7 +78,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.show_rows(
             Content.assemble(mark, (row.name, "bold"), (f"  {row.facts}", MUTED_ROW)) for _, row, mark in rows
         )
-        self.show_detail("" if rows else "no pair of the catalogue has all these words")
+        self.show_detail("" if rows else "no pair of the catalogue matches all these words")
 
     def _fits(self, pair: CataloguePair) -> bool | None:
         """Return whether any precision of the target fits; None if the memory or all sizes are unknown."""
@@ -146,7 +146,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
                 for drafter in others
             ]
             self._show(rows, model)
-            none = "nothing is known to draft for it; n-grams need no drafter (m)"
+            none = "no drafter is known for it; n-grams need none (m)"
             self.show_heading(f"Drafters of {model}" if rows else none)
 
     def _show(self, rows: list[_Row], model: str) -> None:

@@ -89,7 +89,7 @@ class ExperimentList(ListDialog[str]):
         """Read the progress of the experiments in a thread."""
         self.experiments = await asyncio.to_thread(list_progress)
         broken = await asyncio.to_thread(store.list_broken_experiments)
-        none = "none yet; a on the launch screen begins one"
+        none = "none yet; a on the launch screen starts one"
         self.show_heading(f"{len(self.experiments)}, the newest first" if self.experiments else none)
         width = self.row_width
         self.show_rows([*render_experiment_rows(self.experiments, width), *list_broken_options(broken, width)])
@@ -140,7 +140,7 @@ _OTHER = "another …"
 def list_variations(plan: Plan) -> Offers:
     """Return the variations that a launch allows: values of `ab --vary`, and what each compares."""
     n, modes = plan.num_speculative_tokens, [mode for mode in Mode if mode is not Mode.GRAPHS or not plan.on_cpu]
-    offers = [("stock,ours", "the published command alone, and what our plan offers")]
+    offers = [("stock,ours", "the published command alone, or with our plan")]
     offers.append((f"mode={','.join(mode.value for mode in modes)}", "how the model runs"))
     if n:
         offers.append(("spec=on,off", "with and without speculation"))
@@ -202,7 +202,7 @@ class OptionWords(ListDialog[str]):
         self.chosen = chosen
 
     def on_mount(self) -> None:
-        self.show_detail(f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
+        self.show_detail(f"as for `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
         self.open_field(self.chosen, "rounds=2 temperature=0.7")
 
     def action_take(self) -> None:
@@ -258,7 +258,7 @@ class NewExperiment(TextDialog[str | None]):
 
     def render_head(self) -> Content:
         """Return the heading: the experiment, and how reliable its verdict will be."""
-        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "honest: the spread of boots is measured" if self.boots > 1 else "quick: a verdict is only suggestive"
         return Content.assemble(
             ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
@@ -352,7 +352,7 @@ class NewExperiment(TextDialog[str | None]):
             case controller.StopQuestion(runs):
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in runs)
                 detail = f"{names} would disturb the measurement. Requests under way are lost."
-                confirm = Confirm("Stop what is in the way?", detail, "stop it and begin")
+                confirm = Confirm("Stop what would disturb it?", detail, "stop it and begin")
                 return await self.app.push_screen_wait(confirm)
             case controller.BeginQuestion():
                 return True
@@ -396,7 +396,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
         Binding("question_mark", "app.keys", "help", key_display="?"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
-    EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
+    EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all settings that may matter"
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__(plan, unsuited)
@@ -424,7 +424,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
 
     def list_offers(self) -> Offers:
         """Return the settings to try; an empty text is all relevant ones."""
-        return [("", "all that may matter here"), *list_variations(self.plan)[1:]]
+        return [("", "all settings that may matter here"), *list_variations(self.plan)[1:]]
 
     def take_variation(self, words: str | None) -> None:
         """Plan the tune with the chosen settings; an empty text is all relevant ones."""

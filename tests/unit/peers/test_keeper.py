@@ -56,7 +56,7 @@ def test_what_a_beat_says_of_a_rank(run, beats, state, is_fallen):
 
 
 def test_why_a_rank_was_ended_is_kept(run):
-    state_after(run, BEAT, replace(BEAT, is_alive=False, why="nobody renewed its lease for 120 s"))
+    state_after(run, BEAT, replace(BEAT, is_alive=False, why="its lease was not renewed for 120 s"))
     kept = server_process.read_kept(run)
     assert kept is not None
     assert "lease" in str(kept.ranks[0])
