@@ -226,7 +226,7 @@ async def _check_tool(server: Server) -> FunctionalCheck:
     ask = "What is the weather in Paris? Call the function."
     turn = await _ask(server, ask, tools=[_TOOL], tool_choice="auto", max_tokens=1024)
     if server.run is None and turn.request.status in _REFUSED:
-        return skip_check(name, f"the server takes no tools: {turn.request.error}")
+        return skip_check(name, f"the server rejects tools: {turn.request.error}")
     if turn.request.error:
         return _failed(name, turn.request.error)
     if len(turn.tool_calls) != 1:

@@ -160,7 +160,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser, "--rounds", type=parse_positive, default=1, metavar="N", help="how often a boot sends each prompt"
     )
-    add_suite_option(parser, None, words="field, or quick where the server takes no long context")
+    add_suite_option(parser, None, words="field, or quick if the server's context is short")
     add_scale_option(parser)
     ends = "generate the full answer length, past the model's end token (default: only with random weights)"
     parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)

@@ -520,7 +520,7 @@ COMMANDS = {
         "measure", "report a run or an A/B as Markdown, JSON or a picture, or compare two", _add_report, "report"
     ),
     "gpus": ProgramCommand("look", "show the GPUs", add_json_option, "plan"),
-    "recipes": ProgramCommand("look", "list, check, show, begin, add or import recipes", _add_recipes, "recipes"),
+    "recipes": ProgramCommand("look", "list, check, show, create, add or import recipes", _add_recipes, "recipes"),
     "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
     "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
     "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", _add_why, "logs"),

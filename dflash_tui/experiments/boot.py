@@ -172,7 +172,7 @@ class _Watch(NamedTuple):
             raise DflashError(
                 f"{self.design.arms[self.design.order[number]].name}: the server rejected the prompt {request.kind}",
                 evidence=request.error,
-                hint="begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
+                hint="start a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
             )
         if request.error:  # it may be the first sign of a dying server
             deadline = time.monotonic() + _DYING_SECONDS

@@ -36,7 +36,7 @@ from dflash_tui.runs import lifecycle
 LAUNCH_IDENTITY_FIELDS = (
     "argv", "env", "patches", "disabled_patches", "engine_folder", "models_folder", "gpus", "port", "start",
 )  # fmt: skip
-_HOW_TO_DIFFER = "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
+_HOW_TO_DIFFER = "say what `ours` changes: --mode, --num-speculative-tokens, --set patches.NAME=true or another --set"
 # Tokens of context: the longest prompt of `field` has about 9,000, and tokenizers differ.
 _ROOM = 16_384
 # The longest prompt of `contexts` has about 33,000.
@@ -206,7 +206,7 @@ def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varie
     if temperature is None and (varied.key == variation.STOCK_KEY or not changes):
         temperature = 0.0
     if temperature == 0 and request.top_p is not None:
-        raise UsageError("--top-p changes nothing at temperature 0", hint="--temperature T, above 0, is drawn by it")
+        raise UsageError("--top-p changes nothing at temperature 0", hint="add --temperature T above 0")
     return temperature
 
 

@@ -21,6 +21,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import build_flag
 
+_TRUST_IT = "then trust it on a terminal or with --trust; that holds until it changes"
 # About 10,000 answers.
 _LARGEST = 1 << 20
 
@@ -86,7 +87,7 @@ def _describe_patch(patch: Patch) -> Ingredient:
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
     ]
     sets += [f"{name}={value}" for name, value in (patch.without_patch.env if patch.without_patch else {}).items()]
-    instead = f"; where it is not applied, sets {', '.join(sets)}" if sets else ""
+    instead = f"; if it is not applied, sets {', '.join(sets)}" if sets else ""
     changes = ", ".join(f"vllm/{path}" for path in patch.paths)
     return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
 
@@ -116,8 +117,7 @@ def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -
     return UsageError(
         f"the recipe {recipe.name}, or a patch of it, is not shipped and not trusted yet",
         evidence="\n  ".join(map(str, ingredients)),
-        hint=f"read it (dflash-tui recipes show {recipe.name}), then say yes on a terminal or by --trust: that holds "
-        "until it changes",
+        hint=f"read it (dflash-tui recipes show {recipe.name}), {_TRUST_IT}",
     )
 
 
@@ -152,7 +152,7 @@ def build_untrusted_patch_error(untrusted: Untrusted) -> UsageError:
     return UsageError(
         "a patch that is not shipped with dflash-tui changes code of vLLM and is not trusted yet",
         evidence="\n  ".join(map(str, untrusted.ingredients)),
-        hint=f"read it ({files}), then trust it on a terminal or with --trust; that holds until it changes",
+        hint=f"read it ({files}), {_TRUST_IT}",
     )
 
 

@@ -42,9 +42,9 @@ from dflash_tui.presentation.report import (
 
 KIND_WIDTH = 12
 _COUNTS = {
-    TokenCount.USAGE: "as the server counts them in its stream",
-    TokenCount.TOKENIZE: "as the server's /tokenize counts those of each answer, as it streams no usage",
-    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server tells no usage and has no /tokenize",
+    TokenCount.USAGE: "counted by the server in its stream",
+    TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
+    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
 }
 _WIDTH = 80
 

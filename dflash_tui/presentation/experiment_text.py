@@ -90,7 +90,7 @@ def _list_ab_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[
     ]
     if peers := list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers)):
         rows.insert(1, ("hosts", f"this one and {', '.join(peers)}"))
-    rows += [("stops", f"{name}, which would disturb what is measured") for name in stopped]
+    rows += [("stops", f"{name}, which would disturb the measurement") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return rows
 

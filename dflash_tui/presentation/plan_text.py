@@ -195,8 +195,8 @@ def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     yield from (("" if number or resolved.recipe.build else "models", line) for number, line in enumerate(far))
     if plan.cluster and not plan.on_cpu:
         level = plan.env.get("NCCL_DEBUG", "not set")
-        words = "says in each rank's log" if level.upper() in _TELLING else "does not say, so nobody sees,"
-        yield "link", f"NCCL {words} whether it talks over RoCE or sockets: NCCL_DEBUG is {level}"
+        words = "logs per rank" if level.upper() in _TELLING else "does not log"
+        yield "link", f"NCCL {words} whether it uses RoCE or sockets: NCCL_DEBUG is {level}"
     if ready := format_time_to_ready(plan, startup_history.estimate_ready(plan)):
         yield "ready", ready
     yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))

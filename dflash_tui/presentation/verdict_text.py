@@ -31,8 +31,8 @@ _NAME = 24
 _ADDED_BOOTS = 2
 _MOST_PROMPTS = 6
 _OUTPUT_HEADLINES = {
-    OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
-    OutputVerdict.DIFFERENT: "answers differ, beyond what boots of one arm differ by",
+    OutputVerdict.ALIKE: "answers alike: no more different than between two boots of one arm",
+    OutputVerdict.DIFFERENT: "answers differ more than between boots of one arm",
     OutputVerdict.UNKNOWN: "answers not compared",
 }
 _SIGNS = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.NO_DIFFERENCE: "=", Verdict.REFUSED: "✗"}

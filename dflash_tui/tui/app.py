@@ -77,7 +77,7 @@ class _Front:
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
                 detail = f"{names} and this one would share memory and processor, so the figures of each suffer."
                 confirm = Confirm(
-                    "Launch beside a running server?", detail, f"launch {plan.recipe} on :{plan.port} as well"
+                    "Launch next to a running server?", detail, f"launch {plan.recipe} on :{plan.port} as well"
                 )
                 return await self._panel.push_screen_wait(confirm)
 

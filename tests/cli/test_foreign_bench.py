@@ -170,7 +170,7 @@ def test_an_own_certificate_is_one_sentence(capfd, tmp_path):
     context.load_cert_chain(files[1], files[0])
     with OpenAIServer(tls=context).serve() as url:
         assert main(["bench", url]) == 1
-    assert "is its own, of no known authority: reach the server by http over ssh -L" in capfd.readouterr().err
+    assert "is self-signed or of an unknown authority: connect by http over ssh -L" in capfd.readouterr().err
 
 
 def test_slow_server_is_reported(capfd, monkeypatch):

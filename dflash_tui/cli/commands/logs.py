@@ -68,7 +68,7 @@ def _find_rank_log(run: Run, rank: int) -> Path:
     far = next((far for far in run.far_ranks if far.rank == rank), None)
     if far is None:
         others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"
-        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"there is {others}")
+        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"other ranks: {others}")
     return run.folder / far.log_name
 
 

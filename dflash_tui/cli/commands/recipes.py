@@ -283,13 +283,13 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
         recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)
         return
     for omission in clean_left_out:
-        print_status(f"left out    {omission.what}: {omission.why}")
+        print_status(f"omitted     {omission.what}: {omission.why}")
     for ingredient in ingredients:
         print_status(str(ingredient))
     for mistake in mistakes:
         print_status(f"wrong       {mistake}; correct it in the file")
     print_data(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
-    print_status(f"checked; a launch asks before it runs anything of it. Next: dflash-tui plan {recipe.name}")
+    print_status(f"checked; a launch asks before it runs any part of it. Next: dflash-tui plan {recipe.name}")
 
 
 def recipes(args: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ def report(args: argparse.Namespace) -> int:
         if isinstance(loaded, ImportedResult):
             raise UsageError(
                 f"{names[0]} is a result of {loaded.source}",
-                hint="report compare shows it beside a report of dflash-tui",
+                hint="report compare shows it next to a report of dflash-tui",
             )
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
@@ -95,7 +95,7 @@ def _compare(first: str, second: str, kind: str) -> str:
         return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
     reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
-        raise UsageError(f"these are {len(reports)} pictures", hint="--format md shows all of them")
+        raise UsageError(f"the comparison needs {len(reports)} pictures", hint="--format md shows all of them")
     return "\n".join(render_report(report, kind, "") for report in reports)
 
 

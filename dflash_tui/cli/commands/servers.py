@@ -229,7 +229,7 @@ def runs_prune(args: argparse.Namespace) -> int:
     print_broken_runs(registry.list_broken_runs())
     staying = sum(run.id in runs_of_experiments for run, _ in old)
     if staying:
-        print_status(f"{pluralize(staying, 'run')} of A/Bs stay: dflash-tui ab remove ID, then prune again")
+        print_status(f"{pluralize(staying, 'run')} of A/Bs are kept: dflash-tui ab remove ID, then prune again")
     total = f"{pluralize(len(pruned), 'run')}, {format_gigabytes(sum(pruned_run.bytes for pruned_run in pruned))}"
     if not pruned:
         print_status(f"no run ended more than {_format_age(args.older_than)} ago")

@@ -59,7 +59,7 @@ def verify(args: argparse.Namespace) -> int:
 def _verify_address(args: argparse.Namespace) -> int:
     """Check the server at an address; nothing is recorded, and outputs are not compared."""
     if args.lossless:
-        hint = "launch it with and without speculation, and verify --lossless of a recipe"
+        hint = "verify --lossless RECIPE launches it with and without speculation"
         raise UsageError("verify --lossless launches the server that it checks, and takes no URL", hint=hint)
     args.run = args.recipe
     server = choose_server(args)

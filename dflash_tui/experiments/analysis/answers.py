@@ -32,7 +32,7 @@ from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
 # The fewest prompts for a verdict: of two, both differ by chance in one of nine experiments.
 FEWEST = 5
-_YARDSTICK = "those of two boots of one arm"
+_YARDSTICK = "two boots of one arm do"
 _UNTESTED = "no draft was ever rejected, so verification was not exercised"
 # Characters shown before and after a first difference.
 _BEFORE, _AFTER = 60, 120

@@ -109,7 +109,7 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
         "variables differ between boots", {b.number: _leave_out(b.env, varied) for b in pair.measured}
     )
     around = {b.number: _leave_out(b.inherited, varied) for b in pair.measured if b.inherited is not None}
-    yield from _find_unequal_values("they were launched from different environments", around)
+    yield from _find_unequal_values("they were launched from different shell environments", around)
 
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
@@ -156,7 +156,7 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"{pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
         if failures := sum(window.filler_failures for window in boot.windows):
-            evidence = f"{pluralize(failures, 'request')} that do not count failed"
+            evidence = f"{pluralize(failures, 'request')} that are not counted failed"
             yield _of_boot(boot, "not every boot sustained its load", evidence)
         if boot.preemptions:
             yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))

@@ -71,7 +71,7 @@ def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], n
     if not (now and then and now.kv_needed and then.kv_needed and now.kv_needed != then.kv_needed):
         return ""
     sizes = f"{format_gib(then.kv_needed)} of KV cache instead of {format_gib(now.kv_needed)}"
-    return f" ({then.max_model_len} tokens then take {sizes}; about {format_gib(then.kv_left)} are there for it)"
+    return f" ({then.max_model_len} tokens then take {sizes}; about {format_gib(then.kv_left)} are available)"
 
 
 def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:

@@ -244,11 +244,11 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         if free <= amount + _SPARE_BYTES:
             spare = f"{format_gigabytes(_SPARE_BYTES)} must stay free"
-            yield fail_check("disk", f"{finding}, of which {spare}" if free > amount else finding, fix)
+            yield fail_check("disk", f"{finding}; {spare}" if free > amount else finding, fix)
         else:
             yield pass_check("disk", finding)
     if unknown:
-        what = f"how much has to be downloaded of {' and '.join(unknown)} is unknown"
+        what = f"the download size of {' and '.join(unknown)} is unknown"
         yield warn_check("model size", what, "check the size on the model's page, and leave room for it")
 
 

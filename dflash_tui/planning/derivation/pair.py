@@ -170,7 +170,7 @@ _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
     Method.EAGLE3: (3, _PUBLISHED),
     Method.EAGLE: (3, _PUBLISHED),
-    Method.DRAFT_MODEL: (3, "a few: each costs a run of the drafter"),
+    Method.DRAFT_MODEL: (3, "a few: each costs one run of the drafter"),
 }
 
 
@@ -462,11 +462,11 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
 def _find_drafter_misfits(target: Checkpoint, drafter: Checkpoint, method: Method) -> Iterator[str]:
     kind = _classify_drafter(drafter)
     if kind and kind[0] is not method:
-        yield f"the drafter is {kind[1]}, for {kind[0]}: by {method} it does not start, or accepts no draft"
+        yield f"the drafter is {kind[1]}, for {kind[0]}: with {method} it does not start, or no draft is accepted"
     elif kind is None and _is_unknown_head(drafter):
         yield f"vLLM up to {[*load_releases()][-1]} does not know the drafter's architecture, {drafter.architecture}"
     elif kind is None and drafter.architecture == target.architecture != "" and method is not Method.DRAFT_MODEL:
-        yield f"both are a {target.architecture}, and {method} takes a drafter"
+        yield f"the drafter is a {target.architecture} like the target, and not a {method} drafter"
     if _is_of_other_family(target, drafter):
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
     if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
@@ -511,10 +511,10 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
         yield f"the drafter reads states of width {wide}, and the target's are {ours.hidden_size}"
     mine, its = ours.vocab_size, theirs.vocab_size
     if method is Method.DRAFT_MODEL and mine and its and mine != its:
-        across = "which vLLM from 0.25.0 on takes only with use_heterogeneous_vocab, set in a recipe's `speculation`"
-        yield f"the drafter knows {its} tokens, and the target {mine}, {across}"
+        across = "which vLLM 0.25 or newer accepts only with use_heterogeneous_vocab in a recipe's `speculation`"
+        yield f"the drafter's vocabulary has {its} tokens, the target's {mine}, {across}"
     elif mine and its and its < mine and drafter.draft_vocab is None:
-        yield f"the drafter knows {its} tokens, and the target {mine}"
+        yield f"the drafter's vocabulary has {its} tokens, the target's {mine}"
 
 
 def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str] | None:

@@ -352,7 +352,7 @@ class NewExperiment(TextDialog[str | None]):
             case controller.StopQuestion(runs):
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in runs)
                 detail = f"{names} would disturb the measurement. Requests under way are lost."
-                confirm = Confirm("Stop what would disturb it?", detail, "stop it and begin")
+                confirm = Confirm("Stop what would disturb it?", detail, "stop it and start")
                 return await self.app.push_screen_wait(confirm)
             case controller.BeginQuestion():
                 return True

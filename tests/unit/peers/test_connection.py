@@ -48,7 +48,7 @@ async def ask(timeout: float = 20.0):
     ("code", "errors", "words"),
     [
         (255, "ssh: Could not resolve hostname spark-b: Name or service not known", "no host called spark-b"),
-        (255, "ann@spark-b: Permission denied (publickey).", "refuses your key"),
+        (255, "ann@spark-b: Permission denied (publickey).", "rejects your ssh key"),
         (255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", "host key"),
         (255, "No ED25519 host key is known for spark-b.\nHost key verification failed.", "not known to ssh"),
         (255, "ssh: connect to host spark-b port 22: Connection refused", "no ssh server"),
@@ -68,7 +68,7 @@ def test_why_a_host_is_not_reached(code, errors, words, ssh):
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "$(x)"])
 def test_invalid_host_name_never_reaches_ssh(host):
-    with pytest.raises(UsageError, match="not a name"):
+    with pytest.raises(UsageError, match="not a host name"):
         transport.build_agent_command(host)
 
 

@@ -67,7 +67,7 @@ def resting(counted: Counters, start: int, end: int) -> list[AnyEvent]:
             "DFlash draft attention (A) does not support full CUDA graphs; running the draft eagerly.",
             "drafter",
         ),
-        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=PIECEWISE", "PIECEWISE"),
+        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=PIECEWISE", "piecewise"),
         ("eager", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", ""),
     ],
 )
