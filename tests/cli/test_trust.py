@@ -149,7 +149,7 @@ def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     assert (code, PRELOAD in said) == (2, True)
     with pytest.raises(DflashError) as error:
         controller.resume_experiment(design)
-    assert "by --trust" in error.value.evidence
+    assert "with --trust" in error.value.evidence
 
 
 def test_check_lists_what_recipes_run(engine, capsys):

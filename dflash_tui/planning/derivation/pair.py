@@ -466,7 +466,7 @@ def _find_drafter_misfits(target: Checkpoint, drafter: Checkpoint, method: Metho
     elif kind is None and _is_unknown_head(drafter):
         yield f"vLLM up to {[*load_releases()][-1]} does not know the drafter's architecture, {drafter.architecture}"
     elif kind is None and drafter.architecture == target.architecture != "" and method is not Method.DRAFT_MODEL:
-        yield f"the drafter is a {target.architecture} like the target, and not a {method} drafter"
+        yield f"the drafter is a {target.architecture} like the target, no drafter for {method}"
     if _is_of_other_family(target, drafter):
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
     if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
