@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.experiments.analysis.report import ALL_KINDS, ExperimentReport, Verdict
+from dflash_tui.experiments.analysis.report import ALL_KINDS, ExperimentReport, SpeculationMap, Verdict
 from dflash_tui.presentation.experiment_report import build_report, render_markdown
 from dflash_tui.presentation.report import to_terminal
 from tests.support.experiment_factories import a_boot, a_design, a_plan, a_request
@@ -30,8 +30,14 @@ def mapped(gains=GAINS, arms=None, vary="spec", **changes) -> ExperimentReport:
     return verdict.build_report(design, boots)
 
 
+def found_of(*args, **changes) -> SpeculationMap:
+    found = mapped(*args, **changes).map
+    assert found
+    return found
+
+
 def test_each_cell_has_its_own_verdict():
-    cells = {(cell.kind, cell.streams): cell for cell in mapped().map.cells}
+    cells = {(cell.kind, cell.streams): cell for cell in found_of().cells}
     assert cells["code", 1].word is Verdict.FASTER
     assert cells["code", 1].ratio.ratio == pytest.approx(2.1, rel=0.02)
     assert cells["prose", 16].word is Verdict.SLOWER
@@ -40,12 +46,12 @@ def test_each_cell_has_its_own_verdict():
 
 def test_drafts_stop_where_speculation_costs():
     """Only where it is shown to be slower over all kinds; vLLM's schedule is by ranges of streams."""
-    found = mapped(GAINS | {("code", 16): 0.7}).map
+    found = found_of(GAINS | {("code", 16): 0.7})
     assert [(level.streams, level.tokens, level.is_shown) for level in found.levels] == [(1, 7, True), (16, 0, True)]
     schedule = "speculation.num_speculative_tokens_per_batch_size=[[1,1,7],[2,16,0]]"
     assert found.launch.endswith(f"--num-speculative-tokens 7 --set '{schedule}'")
     assert "--port" not in found.launch
-    undecided = mapped(GAINS).map
+    undecided = found_of(GAINS)
     assert [level.tokens for level in undecided.levels] == [7, 7]
     assert undecided.launch.endswith("--num-speculative-tokens 7")
 
@@ -53,21 +59,22 @@ def test_drafts_stop_where_speculation_costs():
 def test_an_old_release_takes_no_schedule():
     old = {name: replace(plan, vllm="0.23.0") for name, plan in {"off": a_plan(tokens=0), "on": a_plan()}.items()}
     report = mapped(GAINS | {("code", 16): 0.7}, old)
+    assert report.map
     assert report.map.launch.endswith("--num-speculative-tokens 7")
     assert "no schedule" in to_terminal(build_report(report))
 
 
 def test_fastest_number_of_drafts_is_chosen():
     arms = {"0": a_plan(tokens=0), "4": a_plan(tokens=4), "7": a_plan(tokens=7)}
-    found = mapped(dict.fromkeys(GAINS, 1.5), arms, "n").map
+    found = found_of(dict.fromkeys(GAINS, 1.5), arms, "n")
     assert {cell.arm for cell in found.cells} == {1, 2}
     assert found.launch.partition("--num-speculative-tokens ")[2] in {"4", "7"}
 
 
 def test_a_refused_map_has_no_launch():
-    report = mapped(preemptions=3.0)
-    assert {cell.word for cell in report.map.cells} == {Verdict.REFUSED}
-    assert report.map.launch == ""
+    found = found_of(preemptions=3.0)
+    assert {cell.word for cell in found.cells} == {Verdict.REFUSED}
+    assert not found.launch
 
 
 def test_map_is_shown_as_one_table():
