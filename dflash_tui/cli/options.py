@@ -167,7 +167,7 @@ def add_load_options(
     ends = "generate the full answer length, past the model's end token (default: only with random weights)"
     parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
     add_seed_option(parser)
-    levels = f"requests at a time, one level after the other in the same boot (default: {default})"
+    levels = f"concurrent requests, one level after the other in the same boot (default: {default})"
     add_option(parser, "--concurrency", type=parse_concurrency, default=streams, metavar="N,N", help=levels)
 
 

@@ -443,11 +443,11 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
     add_option(run, "--kinds", default="", metavar="KIND,KIND", help=kinds)
     boots = "of a map: boots with and without speculation (default: 2)"
     add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
-    vary = "try these values instead of all that may matter; as for `ab`, may be repeated"
+    vary = "try only these values, written as for `ab`; may be repeated"
     run.add_argument("--vary", dest="axes", action="append", default=[], metavar="KEY=V,V", help=vary)
-    run.add_argument("--name", default="", metavar="NAME", help="the recipe that is written (default: RECIPE-tuned)")
+    run.add_argument("--name", default="", metavar="NAME", help="the recipe to write (default: RECIPE-tuned)")
     add_load_options(run, None, "1, of a map 1,4,16")
-    add_temperature_option(run, "0; above 0 the methods of sampling are tried, too", 0.0)
+    add_temperature_option(run, "0; above 0 sampling methods are tried, too", 0.0)
     add_begin_options(run)
 
 

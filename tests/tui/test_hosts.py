@@ -159,7 +159,7 @@ async def test_host_without_program_gets_it_after_confirmation(lacking):
 async def test_declined_installation_is_not_offered_again(lacking):
     async with offered() as (panel, pilot):
         await pilot.press("escape")
-        await shows(pilot, "and the host again")
+        await shows(pilot, "name it again")
         assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 0)
 
 

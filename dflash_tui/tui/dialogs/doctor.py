@@ -52,9 +52,9 @@ class Doctor(TextDialog[str | None]):
     HEADING: ClassVar = "doctor"
     BINDINGS: ClassVar = [
         Binding("r", "run_checks", "check again"),
-        Binding("o", "fix('o')", "set it", tooltip="Make the setting that a fix names, and check again"),
-        Binding("v", "fix('v')", "that variant", tooltip="Take the variant that a fix names, and check again"),
-        Binding("s", "fix('s')", "that profile", tooltip="Take the profile that a fix names, and check again"),
+        Binding("o", "fix('o')", "set it", tooltip="Apply the setting of a fix, and check again"),
+        Binding("v", "fix('v')", "that variant", tooltip="Switch to the variant of a fix, and check again"),
+        Binding("s", "fix('s')", "that profile", tooltip="Switch to the profile of a fix, and check again"),
         Binding("F", "insist", "launch anyway", priority=True),
     ]
 

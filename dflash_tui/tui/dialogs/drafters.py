@@ -47,7 +47,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
     HEADING: ClassVar = "new pair"
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe of it"),
-        Binding("slash", "type", "find", key_display="/", tooltip="Words of a pair, or a model as OWNER/NAME"),
+        Binding("slash", "type", "find", key_display="/", tooltip="Search pairs by words, or models by OWNER/NAME"),
     ]
 
     def __init__(self, place: Place) -> None:

@@ -323,7 +323,7 @@ class NewExperiment(ExperimentDialog):
         self.boots, self.options = 2, ""
 
     def render_head(self) -> Content:
-        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "honest: the spread of boots is measured" if self.boots > 1 else "quick: a verdict is only suggestive"
         return Content.assemble(
             ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
@@ -349,7 +349,7 @@ class NewExperiment(ExperimentDialog):
             str.strip,
             typed=self.options,
             example="rounds=2 temperature=0.7",
-            about=f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}",
+            about=f"as for `dflash-tui ab`: {', '.join(builder.list_typed_options())}",
         )
         self.app.push_screen(dialog, self.take_options)
 
@@ -392,7 +392,7 @@ class NewTune(ExperimentDialog):
         return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
-        return [("", "all that may matter here"), *list_variations(self.plan)[1:]]
+        return [("", "all settings that may matter here"), *list_variations(self.plan)[1:]]
 
     def action_budget(self, step: int) -> None:
         place = _MINUTES.index(self.minutes) + step

@@ -79,7 +79,7 @@ class OptionsDialog(ListDialog[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
-        Binding("x", "reset", "as the recipe has it", tooltip="Take the change of this option back"),
+        Binding("x", "reset", "the recipe's value", tooltip="Undo the change of this option"),
     ]
 
     def __init__(self, choice: LaunchSelection, recipe: Recipe) -> None:

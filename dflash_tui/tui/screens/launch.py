@@ -170,7 +170,7 @@ class LaunchScreen(SizedScreen[None]):
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         # Priority: keys typed right after it go to the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
-        Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
+        Binding("n", "drafters", "New pair", tooltip="New pair: a published one, or any model's drafter"),
         Binding("v", "change('variant')", "Variant", tooltip="Next variant, for instance another drafter"),
         Binding("g", "change('gpu')", "GPU", tooltip="Next GPU"),
         Binding("m", "change('method')", "Method", tooltip="Next method of speculation, such as mtp, or none"),
