@@ -127,5 +127,5 @@ def test_requirement_with_environment_variable_is_refused(tmp_path):
         "target: {model: a/b, served_name: c}\ndrafter: {model: a/c}\nnum_speculative_tokens: 1\n"
     )
     (tmp_path / "own.yaml").write_text(text)
-    with pytest.raises(RecipeError, match="variables of the environment"):
+    with pytest.raises(RecipeError, match="environment variables"):
         recipe_loader.load_recipe(tmp_path / "own.yaml")

@@ -175,7 +175,7 @@ def test_ps_names_what_is_no_server_yet(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("words", "instead"), [([], "a launch takes"), (["--port", "8127"], "is free: --port")])
+@pytest.mark.parametrize(("words", "instead"), [([], "a launch will use"), (["--port", "8127"], "is free: --port")])
 def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     parent = os.getppid()
     for port in (8127, recipe_loader.find_recipe("demo-cpu").port):
