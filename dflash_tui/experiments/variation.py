@@ -95,7 +95,7 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
     if key in _FIXED:
         raise VariationError(f"{key} is the same for all arms", hint=f"what can be varied: {_KNOWN}")
     if key.replace("_", "-") in _PREFIX_CACHE and not repeated:
-        what = f"{key} has no effect here: each prompt is made unique, so that no cache answers"
+        what = f"{key} has no effect here: each prompt is made unique so that no cache answers"
         do = "--dataset repeat sends the same prompts again and again"
         raise VariationError(what, hint=do)
     values = _split_values(key, values_text)
