@@ -223,7 +223,7 @@ class NewExperiment(TextDialog[str | None]):
         Binding("o", "options", "options"),
         Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
-    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
+    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B, url=http://host:8000"
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
