@@ -524,8 +524,8 @@ COMMANDS = {
     "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
     "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
     "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", _add_why, "logs"),
-    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "panel"),
-    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "panel"),
+    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "recordings"),
+    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "recordings"),
     "engine": ProgramCommand(
         "set up", "list, install, inspect, adopt or remove vLLM environments", _add_engine, "engines"
     ),

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui.cli.commands.hosts import find_cluster
-from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
 from dflash_tui.cli.event_lines import PreparingLines, print_event
 from dflash_tui.cli.json_lines import print_written_file
+from dflash_tui.cli.panel import open_panel
 from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
