@@ -236,9 +236,14 @@ def tune_run(args: argparse.Namespace) -> int:
 
 
 def build_requested_tune(args: argparse.Namespace) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the tune of the options of `tune run`."""
+    """Return the tune, or with --map the A/B, of the options of `tune run`."""
+    args.concurrency = args.concurrency or (tuner.STREAMS_OF_A_MAP if args.map else (1,))
+    if not args.map and (args.kinds or args.boots):
+        raise UsageError("--kinds and --boots are for tune --map", hint="a tune plans its boots by --budget")
     request = read_experiment_request(args)
     cluster = find_cluster(request.launch, args)
+    if args.map:
+        return tuner.build_map(request, axes=args.axes, kinds=args.kinds, cluster=cluster)
     return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name, cluster=cluster)
 
 

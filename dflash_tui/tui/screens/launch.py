@@ -54,24 +54,7 @@ if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not
 _PROBE_PATIENCE = 0.1  # seconds that the first frame waits for the GPUs
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for foreign servers
 _HOSTS_SETTLED = 0.4  # seconds that a plan must be shown before its hosts are surveyed
-_OF_RECIPE = frozenset(
-    {
-        "check",
-        "mode",
-        "method",
-        "tokens",
-        "profile",
-        "options",
-        "patches",
-        "variant",
-        "hosts",
-        "copy",
-        "ab",
-        "tune",
-        "details",
-        "keep",
-    }
-)
+_OF_RECIPE = frozenset({"check", "options", "patches", "hosts", "copy", "ab", "tune", "details", "keep"})
 """The actions that need a highlighted recipe."""
 
 
@@ -173,25 +156,25 @@ class LaunchScreen(SizedScreen[None]):
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
         Binding("enter", "unfold", "Show them", priority=True, tooltip="Show the recipes that would not start here"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
-        Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
-        Binding("exclamation_mark", "fast", "Fast", key_display="!",
+        Binding("e", "change('mode')", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
+        Binding("exclamation_mark", "change('set_up')", "Fast", key_display="!",
                 tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
-        Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
+        Binding("plus,equals_sign", "change('tokens')", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
-        Binding("minus", "tokens(-1)", "Draft one token less", show=False),
-        Binding("s", "profile", "Profile", tooltip="Next profile: stock (newest vLLM) or seed (as published)"),
+        Binding("minus", "change('tokens', -1)", "Draft one token less", show=False),
+        Binding("s", "change('profile')", "Profile", tooltip="Next profile: stock (newest vLLM) or seed (published)"),
         Binding("o", "options", "Options", tooltip="Options: context, memory share, requests, port, any flag"),
         Binding("p", "patches", "Patches", tooltip="Patches: their state, and what they change in vLLM"),
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         # Priority: keys typed right after it go to the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
         Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
-        Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
-        Binding("g", "gpu", "GPU", tooltip="Next GPU"),
-        Binding("m", "method", "Method", tooltip="Next method of speculation, such as mtp, or none"),
+        Binding("v", "change('variant')", "Variant", tooltip="Next variant, for instance another drafter"),
+        Binding("g", "change('gpu')", "GPU", tooltip="Next GPU"),
+        Binding("m", "change('method')", "Method", tooltip="Next method of speculation, such as mtp, or none"),
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
         Binding("i", "details", "Details", tooltip="The whole plan and its command, or what counts"),
         Binding("k", "keep", "Keep", tooltip="Keep what is chosen here as a recipe of yours"),
@@ -227,6 +210,7 @@ class LaunchScreen(SizedScreen[None]):
         self._was_left = False
         self.wanted = ""  # the recipe to highlight once the list is mounted
         self.detailed = False
+        self._held: bool | None = None  # the check that waits until the recipes are sorted: whether it launches
         self.running: list[Run] = []
         self.foreign: list[FoundServer] = []
         self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
@@ -319,6 +303,9 @@ class LaunchScreen(SizedScreen[None]):
         if recipes := self._recipes:
             recipes.sort_for_machine()
         self.draw()
+        if self._held is not None:
+            held, self._held = self._held, None
+            self.action_check(held)
         await self._load_earlier_starts()
 
     @work(exclusive=True, group="speeds")
@@ -437,62 +424,27 @@ class LaunchScreen(SizedScreen[None]):
         self._draw_plan()
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         recipes = self._recipes
         filtering, filtered = (recipes.filtering, recipes.filtered) if recipes else (False, False)
         if filtering or action == "unfilter":
             return filtered and action == "unfilter"
-        chosen = self.chosen
         if action == "filter":
             return bool(recipes and recipes.entries)
         if action == "unfold":
             return bool(recipes and recipes.is_on_fold)
-        if action in _OF_RECIPE and not isinstance(chosen, Recipe):
-            return False
-        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens", "fast"}:
-            drafts = (self.choice.request(chosen).method or chosen.method) is not Method.NONE
-            return {
-                "variant": bool(chosen.variants),
-                "profile": len(chosen.profiles) > 1,
-                "tokens": drafts,
-                "fast": drafts and self.choice.has_fast(chosen),
-            }[action]
-        return len(self.choice.cards) > 1 if action == "gpu" else True
+        if action == "change":
+            return self.choice.can_change(self._recipe, str(parameters[0]))
+        return action not in _OF_RECIPE or self._recipe is not None
 
-    def action_mode(self) -> None:
-        if planned := self._plan():
-            self.choice.next_mode(planned.resolved.recipe)
-            self.draw()
-
-    def action_method(self) -> None:
-        if isinstance(recipe := self.chosen, Recipe):
-            self.choice.next_method(recipe)
-            self.draw()
-            self.refresh_bindings()
-
-    def action_tokens(self, more: int) -> None:
-        if planned := self._plan():
-            self.choice.add_tokens(planned.resolved.recipe, more)
-            self.draw()
-
-    def action_profile(self) -> None:
-        if recipe := self._recipe:
-            self.choice.next_profile(recipe)
-            self.draw()
-
-    def action_fast(self) -> None:
-        if (recipe := self._recipe) and self._plan():
-            self.choice.toggle_fast(recipe)
-            self.draw()
-
-    def action_variant(self) -> None:
-        if recipe := self._recipe:
-            self.choice.next_variant(recipe)
-            self.draw()
-
-    def action_gpu(self) -> None:
-        self.choice.next_gpu(self._recipe)
+    def action_change(self, what: str, step: int = 1) -> None:
+        """Select the next or previous value of a part of the launch."""
+        try:
+            self.choice.change(self._recipe, what, step)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
         self.draw()
+        self.refresh_bindings()
 
     async def action_filter(self) -> None:
         await self.query_one(RecipeList).open_filter()
@@ -559,6 +511,9 @@ class LaunchScreen(SizedScreen[None]):
         """Show the checks of the plan; when launching, launch if none fails."""
         from dflash_tui.tui.dialogs.doctor import Doctor
 
+        if self.choice.probe is None:  # another recipe may stand first once they are sorted
+            self._held = launching
+            return
         if (recipe := self._recipe) is None:
             return
         try:
@@ -638,7 +593,7 @@ class LaunchScreen(SizedScreen[None]):
 
     def action_hosts(self) -> None:
         """Choose the other hosts of the highlighted recipe."""
-        from dflash_tui.tui.dialogs.hosts import PeerDialog, list_used_hosts
+        from dflash_tui.tui.dialogs.hosts import build_host_dialog, list_used_hosts
 
         if not (recipe := self._recipe):
             return
@@ -650,7 +605,7 @@ class LaunchScreen(SizedScreen[None]):
                 self.draw()
 
         used = list_used_hosts(registry.list_runs())
-        self.app.push_screen(PeerDialog(self.choice.request(recipe).peers, used), choose)
+        self.app.push_screen(build_host_dialog(self.choice.request(recipe).peers, used), choose)
 
     def ask_hosts(self, plan: Plan) -> None:
         """Survey the other hosts of a plan, unless it was just surveyed."""

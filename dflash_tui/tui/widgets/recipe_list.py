@@ -146,9 +146,9 @@ class RecipeList(Vertical):
         self.draw()
 
     def sort_for_machine(self) -> None:
-        """Sort by suitability and highlight the best, unless the user has already moved."""
+        """Sort by suitability and highlight the best, or the recipe that the user has already moved to."""
         if not self._moved and not self.filtered:
-            self._fill("")
+            self._fill("", highlight=self._chosen_name if self.query_one(OptionList).highlighted else "")
 
     def _rank(self, name: str) -> tuple[int, int, int, int, str]:
         """Return the sort key of an entry: suitability, test status, published speed on this GPU.
