@@ -73,6 +73,7 @@ _SWITCHES = {
     "keep_answers": ("", "--no-answers"),
     "measures_start": ("--measure start", ""),
     "checks_output": ("", ""),
+    "by_kind": ("", ""),
 }
 _TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES, "cold"} | {"fixed"}
 
@@ -178,7 +179,7 @@ def _compose_design(request: ExperimentRequest, planned: _PlannedArms) -> tuple[
     varied, arms, resolved_recipes, recipe, scale = planned
     boots = _choose_boots(request, varied)
     filling = int(request.measures_start and not request.cold)  # the first boot of an arm fills its caches
-    name = request.suite or _choose_suite(planned)
+    name = request.suite or _choose_suite(planned, by_kind=request.by_kind)
     now, suite = time.time(), suites.load_suite(name)
     synthetic = "; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic))
     design = Design(
@@ -256,11 +257,13 @@ def format_options(command: Sequence[str], launch: LaunchRequest, options: Mappi
     return shlex.join(["dflash-tui", *command, *launch.to_argv(), *words])
 
 
-def _choose_suite(planned: _PlannedArms) -> str:
-    """Return `field`, `quick` for short contexts, or `contexts` for stock against ours."""
+def _choose_suite(planned: _PlannedArms, *, by_kind: bool) -> str:
+    """Return `field`, `quick` for short contexts, `contexts` for stock against ours, or the kinds that fit of `map`."""
     contexts = [*map(memory.read_max_model_len, planned.resolved_recipes)]
     contexts += [arm.server.facts.context for arm in planned.arms if arm.server]
     lengths = [length for length in contexts if length is not None]
+    if by_kind:
+        return suites.MAP if min(lengths, default=_ROOM) >= _ROOM else f"{suites.MAP}:{suites.SHORT_KINDS}"
     if planned.varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"

@@ -80,6 +80,8 @@ class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The variable with the API key of the servers at a URL."""
     model: str | None = None
     """The model to ask of the servers at a URL, where one has several."""
+    by_kind: bool = False
+    """Whether a boot sends one kind of prompt after the other, so that each has a load of its own."""
 
 
 class Design(BootOptions, frozen=True):
