@@ -339,6 +339,8 @@ def _add_report(report: argparse.ArgumentParser) -> None:
     formats = ("md", "json", "svg", "vllm-bench")
     form = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
     add_option(report, "--format", choices=formats, default="md", metavar="FORMAT", help=form)
+    submit = "write the files that spark-arena or club-3090 takes, into the folder of -o or the current one"
+    report.add_argument("--submit", choices=("spark-arena", "club-3090"), metavar="FORM", help=submit)
     add_option(report, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
     add_json_option(report)
 
