@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.client import MOST_POSITIONS, AnswerSink, TokenScorer, measure_gaps, measure_shifts
-from dflash_tui.benchmark.load import Load, LoadRecord
-from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.load import Load, LoadRecord, MeasuredWindow
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite, name_kind
 from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.common import bounded_http
@@ -225,11 +226,13 @@ class _Watch(NamedTuple):
         conditions_before = boot_server.measure_conditions(run, state, since)
         worked = await asyncio.to_thread(boot_server.read_processor_times, run)
         keep, meter = _build_keeper(design, run), nvml.find_energy_meter(run.metered_gpus)
-        records, requests = [LoadRecord(Load(streams), meter) for streams in design.concurrency], list[RequestDone]()
-        for record in records:
-            rounds = suite.rounds(design.rounds, record.load.streams)
-            measured = send(suite, sampling, rounds=rounds, keep=keep, record=record)
+        windows, requests = list[MeasuredWindow](), list[RequestDone]()
+        for streams, part in product(design.concurrency, suite.split_kinds() if design.by_kind else (suite,)):
+            record, rounds = LoadRecord(Load(streams), meter), part.rounds(design.rounds, streams)
+            measured = send(part, sampling, rounds=rounds, keep=keep, record=record)
             requests += await self._take(number, "round", measured)
+            kind = name_kind(part.prompts[0].kind) if design.by_kind else ""
+            windows.append(replace(record.measure_window(), kind=kind))
         others = await self._count_foreign_processors(worked)
         after = await client.read_counters(server)
         if all(request.error for request in requests):
@@ -242,7 +245,7 @@ class _Watch(NamedTuple):
             sampler=sampling.name_sampler(state.startup.samplers),
             cold_request=cold,
             requests=tuple(requests),
-            windows=tuple(record.measure_window() for record in records),
+            windows=tuple(windows),
             others=others,
             before=conditions_before,
             after=boot_server.measure_conditions(run, state, since),

@@ -70,6 +70,7 @@ _SWITCHES = {
     "keep_answers": ("", "--no-answers"),
     "measures_start": ("--measure start", ""),
     "checks_output": ("", ""),
+    "by_kind": ("", ""),
 }
 _TYPED = {"suite", "scale", "temperature", *BootOptions.__struct_fields__} - {*_SWITCHES, "cold"} | {"fixed"}
 
@@ -111,7 +112,7 @@ def build_experiment(
     filling = int(request.measures_start and not request.cold)  # the first boot of an arm fills its caches
     port = request.launch.port or lifecycle.find_free_port(base.port)
     arms, resolved_recipes = _plan_arms(varied, request.launch.with_changes(LaunchChanges(port=port)), plan)
-    name = request.suite or _choose_suite(resolved_recipes, varied)
+    name = request.suite or _choose_suite(resolved_recipes, varied, by_kind=request.by_kind)
     now, suite = time.time(), suites.load_suite(name)
     synthetic = "; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic))
     design = Design(
@@ -189,9 +190,11 @@ def format_options(command: Sequence[str], launch: LaunchRequest, options: Mappi
     return shlex.join(["dflash-tui", *command, *launch.to_argv(), *words])
 
 
-def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied) -> str:
-    """Return `field`, `quick` for short contexts, or `contexts` for stock against ours."""
+def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied, *, by_kind: bool) -> str:
+    """Return `field`, `quick` for short contexts, `contexts` for stock against ours, or the kinds that fit of `map`."""
     lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
+    if by_kind:
+        return suites.MAP if min(lengths, default=_ROOM) >= _ROOM else f"{suites.MAP}:{suites.SHORT_KINDS}"
     if varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"

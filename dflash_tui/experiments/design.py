@@ -62,6 +62,8 @@ class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the time to ready is judged; only warm-up requests are sent."""
     cold: bool = False
     """Whether the caches of an arm are emptied before every boot, not only before the first."""
+    by_kind: bool = False
+    """Whether a boot sends one kind of prompt after the other, so that each has a load of its own."""
 
 
 class Design(BootOptions, frozen=True):

@@ -30,7 +30,15 @@ from dflash_tui.experiments.analysis.measures import (
     select_measured_boots,
     summarize_arm,
 )
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, list_verdicts
+from dflash_tui.experiments.analysis.report import (
+    Comparison,
+    ExperimentReport,
+    MapCell,
+    SpeculationMap,
+    Verdict,
+    list_verdicts,
+)
+from dflash_tui.experiments.analysis.speculation_map import is_uniform, knows_schedule
 from dflash_tui.experiments.analysis.stats import LEVEL
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.experiments.progress import Progress
@@ -49,6 +57,7 @@ from dflash_tui.presentation.report import (
     Span,
     Table,
     escape_text,
+    format_ratio,
     format_spread,
     is_noisy,
     quote_code,
@@ -78,12 +87,69 @@ _SHOWN_OTHERWISE = ("patches.", "env.", "start.")
 _COLUMN, _WIDEST_ARM = 18, 24
 _LEAST_REQUESTS = 20  # fewer requests get a median but no percentiles
 _FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
+_CELL_STYLES = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.REFUSED: "dim", Verdict.NO_DIFFERENCE: ""}
 _INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
 _ABOUT_FIGURES = (
     "tok/s: the decode speed of a request, without its time to the first token (TTFT); steps/s: its verification "
     "steps; AL: its tokens per step, the bonus token counted"
 )
 _ABOUT_JSON = "Every boot and request, statistics and the environment are in the JSON of this report: report --json."
+
+
+def list_map_parts(report: ExperimentReport) -> list[Part]:
+    """Return where speculation pays: a table per number of drafts, and the launch that follows."""
+    if report.map is None:
+        return []
+    design, cells = report.design, report.map.cells
+    kinds, parts = dict.fromkeys(cell.kind for cell in cells), list[Part]()
+    for arm in dict.fromkeys(cell.arm for cell in cells):
+        named = {(cell.kind, cell.streams): cell for cell in cells if cell.arm == arm}
+        rows = [(Span(kind), *(_render_cell(named.get((kind, at))) for at in design.concurrency)) for kind in kinds]
+        streams = tuple(pluralize(count, "stream") for count in design.concurrency)
+        parts += [
+            Note(f"tok/s of a request with {label_arm(design, arm)} as a multiple of {label_arm(design, 0)}"),
+            Table(("kind", *streams), tuple(rows)),
+        ]
+    parts.append(Note(_ABOUT_CELLS, style="dim"))
+    parts += _list_map_launch(design, report.map) if report.map.launch else []
+    return [
+        *parts,
+        *(note for each in report.comparisons for note in list_notes(report, each) if note.mark),
+    ]
+
+
+_ABOUT_CELLS = (
+    "In parentheses 95 % intervals, each cell on its own: of twenty cells one may be wrong by chance. An interval that "
+    "includes 1 shows no difference."
+)
+
+
+def _render_cell(cell: MapCell | None) -> Span:
+    return Span(format_ratio(cell.ratio), _CELL_STYLES[cell.word]) if cell else Span(UNKNOWN, "dim")
+
+
+def _list_map_launch(design: Design, found: SpeculationMap) -> list[Part]:
+    words = [
+        f"{pluralize(level.streams, 'stream')}: {f'n={level.tokens}' if level.tokens else 'no speculation'}"
+        f"{'' if level.is_shown else ' (no difference shown over all kinds)'}"
+        for level in found.levels
+    ]
+    known = is_uniform(found.levels) or knows_schedule(design)
+    missing = "" if known else "; this release knows no schedule, so the launch is that of the fewest streams"
+    return [Note(f"what follows: {', '.join(words)}{missing}", "★"), Lines((found.launch,))]
+
+
+def _build_map_intervals(design: Design, cells: Sequence[MapCell]) -> Intervals:
+    arms = len({cell.arm for cell in cells}) > 1
+    rows = [
+        Interval(
+            f"{cell.kind} ×{cell.streams}{f' {label_arm(design, cell.arm)}' if arms else ''}",
+            cell.ratio,
+            _CELL_STYLES[cell.word],
+        )
+        for cell in cells
+    ]
+    return Intervals(tuple(rows))
 
 
 def build_report(report: ExperimentReport, *, details: bool = False) -> list[Section]:
@@ -104,12 +170,18 @@ def build_sections(
     design, arms = report.design, range(len(report.design.arms))
     if design.checks_output:
         return [Section("", tuple(_list_output_check(report)))]
+    answers = list_map_parts(report)
+    if details or not report.map:
+        answers += _list_answers(report, comparisons, step, is_short=bool(report.sweep) and not details)
     sections = [
-        Section("", tuple(_list_answers(report, comparisons, step, is_short=bool(report.sweep) and not details))),
+        Section("", tuple(answers)),
         Section("arms, medians of boots ± half their range", (build_arms_table(design, report.boots),)),
     ]
     intervals = build_intervals(comparisons[0]) if len(comparisons) == 1 else Intervals(())
-    if intervals.intervals:
+    if report.map:
+        title = f"tok/s of a request as a multiple of {label_arm(design, 0)}"
+        sections.append(Section(title, (_build_map_intervals(design, report.map.cells),)))
+    elif intervals.intervals:
         a, b = (name_arm(design, arm, 16) for arm in (comparisons[0].a, comparisons[0].b))
         sections.append(Section(f"{comparisons[0].measure} of {b} as a multiple of {a}", (intervals,)))
     if phases := build_phases_table(design, report.boots, arms):
@@ -171,7 +243,7 @@ def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> 
 def render_markdown(report: ExperimentReport) -> str:
     """Return the report as Markdown to post."""
     design = report.design
-    kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
+    kind = "Tune" if report.tune else "Map" if report.map else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
     order = " ".join(map(letter_arm, design.order))
     made = f"{format_time(design.made_at)}, {describe_certainty(design)}, order {order}"

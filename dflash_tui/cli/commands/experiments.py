@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui.cli.commands.hosts import find_cluster
-from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
 from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
 from dflash_tui.cli.event_lines import PreparingLines, print_event
 from dflash_tui.cli.json_lines import print_written_file
+from dflash_tui.cli.panel import open_panel
 from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
@@ -236,9 +236,14 @@ def tune_run(args: argparse.Namespace) -> int:
 
 
 def build_requested_tune(args: argparse.Namespace) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the tune of the options of `tune run`."""
+    """Return the tune, or with --map the A/B, of the options of `tune run`."""
+    args.concurrency = args.concurrency or (tuner.STREAMS_OF_A_MAP if args.map else (1,))
+    if not args.map and (args.kinds or args.boots):
+        raise UsageError("--kinds and --boots are for tune --map", hint="a tune plans its boots by --budget")
     request = read_experiment_request(args)
     cluster = find_cluster(request.launch, args)
+    if args.map:
+        return tuner.build_map(request, axes=args.axes, kinds=args.kinds, cluster=cluster)
     return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name, cluster=cluster)
 
 

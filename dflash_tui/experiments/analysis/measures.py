@@ -102,7 +102,7 @@ def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
     if measure == START:
         return {PromptCell(START): [-math.log(seconds)]} if (seconds := measure_seconds_to_ready(boot)) else {}
     if measure == OUTPUT:
-        return {PromptCell(OUTPUT, streams): [math.log(value)] for streams, value in _measure_output(boot).items()}
+        return {cell: [math.log(value)] for cell, value in _measure_output(boot).items()}
     sign = -1 if is_in_seconds(measure) else 1
     for request in boot.requests:
         value = None if request.error else measure_request(request, measure)
@@ -116,13 +116,14 @@ def is_in_seconds(measure: str) -> bool:
     return measure in _SECONDS
 
 
-def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second by number of streams."""
-    rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
+def _measure_output(boot: Boot) -> dict[PromptCell, float]:
+    """Return the output tokens per second by number of streams, and by kind of prompt if each was sent alone."""
+    windows = [window for window in boot.windows if window.streams > 1]
+    rates = {PromptCell(window.kind or OUTPUT, window.streams): window.tok_s for window in windows}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
     if seconds := sum(request.total for request in alone):
-        rates[1] = sum(request.tokens for request in alone) / seconds
-    return {streams: value for streams, value in rates.items() if value}
+        rates[PromptCell(OUTPUT)] = sum(request.tokens for request in alone) / seconds
+    return {cell: value for cell, value in rates.items() if value}
 
 
 def measure_request(request: RequestDone, measure: str) -> float | None:
