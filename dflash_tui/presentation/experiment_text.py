@@ -27,6 +27,7 @@ from dflash_tui.experiments.design import (
 )
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
+from dflash_tui.presentation.benchmark_text import list_server_facts
 from dflash_tui.presentation.report import Cell, Meter, Note, Part, Span, Table, format_ratio, is_noisy
 from dflash_tui.presentation.verdict_text import list_confounds, mark_arm, name_arm
 
@@ -80,8 +81,9 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
         ]
     else:
         names = " ".join(design.arms[arm].name for arm in design.order)
+        counted = "turns at a running server are one boot" if design.servers else "one boot per arm"
         decided = design.honest or design.checks_output
-        suggestive = "" if decided else " (one boot per arm: a verdict is only suggestive)"
+        suggestive = "" if decided else f" ({counted}: a verdict is only suggestive)"
         rows += [
             ("varies", f"{design.vary}: {', '.join(arm.name for arm in design.arms)}"),
             ("boots", f"{pluralize(len(design.order), 'boot')}: {names}{suggestive}"),
@@ -92,7 +94,11 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
         rows += [("takes", _format_duration_estimate(estimate)), ("caches", describe_caches(design))]
     rows += [
         ("answers", "kept beside the figures, without secrets" if design.keep_answers else "not kept"),
-        ("port", f"{design.arms[0].plan.port}; each boot launches a server of its own and stops it"),
+        *(
+            ("port", f"{arm.plan.port}; each boot launches a server of its own and stops it")
+            for arm in design.launched[:1]
+        ),
+        *(("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)),
         *(("stops", f"{name}, which would disturb what is measured") for name in stopped),
     ]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
@@ -113,6 +119,11 @@ def _describe_room(budget: float, boot: DurationEstimate) -> str:
     if boot.whole:
         return f"room for about {room} of {seconds}, {boot.source}"
     return f"room for fewer than {room}: each starts in {seconds}, {boot.source}, and is measured after that"
+
+
+def list_servers(design: Design) -> list[str]:
+    """Return what each running server reports, one line each."""
+    return ["; ".join(list_server_facts(each.url, each.model, each.facts)) for each in design.servers]
 
 
 def describe_sent(design: Design) -> list[str]:
