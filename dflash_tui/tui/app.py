@@ -348,9 +348,11 @@ class DflashApp(TerminalApp):
         return SERIES
 
     async def on_load(self) -> None:
-        """Use the given threads as the default executor; the first screen's work begins before `on_mount`."""
+        """Use the given threads as the default executor, and prepare the first screen."""
         if self._pool:
             asyncio.get_running_loop().set_default_executor(self._pool)
+        if self._at_launch:
+            await self.launch_screen.prepare()
 
     async def on_mount(self) -> None:
         self.add_mode("launch", lambda: self.launch_screen)
