@@ -489,6 +489,11 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     add_json_option(bench)
 
 
+def _add_agent(agent: CommandParser) -> None:
+    agent.add_argument("verb", metavar="VERB")
+    agent.set_defaults(json=True)
+
+
 class ProgramCommand(NamedTuple):
     """A command of the program."""
 
@@ -541,5 +546,5 @@ COMMANDS = {
     "completion": ProgramCommand(
         "set up", "print a script by which a shell completes commands", _add_completion, "housekeeping"
     ),
-    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", lambda _: None, "hosts"),
+    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", _add_agent, "hosts"),
 }

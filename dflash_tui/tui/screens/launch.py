@@ -117,12 +117,12 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            async with cluster_launch.open_peers(request.peers) as peers:
-                planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
-                if planned.plan.cluster:
-                    choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
-                draw()
-                surveyed = await cluster_launch.survey_ranks(planned, peers)
+            peers = await cluster_launch.greet_peers(request.peers)
+            planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+            if planned.plan.cluster:
+                choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
+            draw()
+            surveyed = await cluster_launch.survey_ranks(planned, peers)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
