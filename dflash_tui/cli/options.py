@@ -155,8 +155,10 @@ def add_begin_options(parser: argparse.ArgumentParser) -> None:
     add_trust_option(parser)
 
 
-def add_load_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the requests that an experiment sends to each boot."""
+def add_load_options(
+    parser: argparse.ArgumentParser, streams: tuple[int, ...] | None = (1,), default: str = "1"
+) -> None:
+    """Add the options of the requests that an experiment sends to each boot; `default` describes that of `streams`."""
     add_option(
         parser, "--rounds", type=parse_positive, default=1, metavar="N", help="how often a boot sends each prompt"
     )
@@ -165,8 +167,8 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     ends = "answers of full length, past the model's own end; or not (default: for random weights alone)"
     parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
     add_seed_option(parser)
-    levels = "requests at a time, one level after the other in the same boot (default: 1)"
-    add_option(parser, "--concurrency", type=parse_concurrency, default=(1,), metavar="N,N", help=levels)
+    levels = f"requests at a time, one level after the other in the same boot (default: {default})"
+    add_option(parser, "--concurrency", type=parse_concurrency, default=streams, metavar="N,N", help=levels)
 
 
 def add_scale_option(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +196,7 @@ def add_top_p_option(parser: argparse.ArgumentParser) -> None:
 def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, words: str = "") -> None:
     """Add `--dataset`, the prompts; `words` describes a default of None in the help."""
     about = (
-        "the prompts: quick, field, contexts, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
+        "the prompts: quick, field, contexts, map, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
         "spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); random:IN,OUT[,N] in "
         "tokens, contexts:1k-128k, repeat[:SUITE] (the same texts again and again, for a prefix cache); or a file "
         f"(default: {default or words})"

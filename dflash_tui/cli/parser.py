@@ -381,7 +381,8 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_recipe_argument(run, optional=True)
     vary = (
         "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
-        "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
+        "url=URL,RECIPE or url=URL,URL (servers that already run, which are never stopped), mode, spec=on,off, n, "
+        "profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
         "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
         "prompts are made unique so that no cache answers (default: mode=eager,compile)"
     )
@@ -390,6 +391,7 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_switch(run, "--honest", help=honest)
     boots = "boots per arm (default: 2 with --honest, else 1)"
     add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
+    add_address_options(run)
     add_load_options(run)
     add_temperature_option(run, "0, or the model's own where what is drafted or accepted is varied")
     add_top_p_option(run)
@@ -434,10 +436,19 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
     add_recipe_argument(run)
     budget = "how long all boots together may take, such as 45m or 2h (default: 30m)"
     add_option(run, "--budget", type=parse_budget, default=1800.0, metavar="TIME", help=budget)
+    where = (
+        "instead show where speculation pays: with against without it for each kind of prompt and number of streams, "
+        "and the launch that follows; --vary n=0,4,8 compares numbers of drafts"
+    )
+    add_switch(run, "--map", help=where)
+    kinds = "of a map: code,JSON,questions,prose,long, or kinds of --dataset (default: all that fit the context)"
+    add_option(run, "--kinds", default="", metavar="KIND,KIND", help=kinds)
+    boots = "of a map: boots with and without speculation (default: 2)"
+    add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
     vary = "try these values instead of all that may matter; as for `ab`, may be repeated"
     run.add_argument("--vary", dest="axes", action="append", default=[], metavar="KEY=V,V", help=vary)
     run.add_argument("--name", default="", metavar="NAME", help="the recipe that is written (default: RECIPE-tuned)")
-    add_load_options(run)
+    add_load_options(run, None, "1, of a map 1,4,16")
     add_temperature_option(run, "0; above 0 the methods of sampling are tried, too", 0.0)
     add_begin_options(run)
 
@@ -529,8 +540,8 @@ COMMANDS = {
     "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
     "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
     "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", _add_why, "logs"),
-    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "panel"),
-    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "panel"),
+    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "recordings"),
+    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "recordings"),
     "engine": ProgramCommand(
         "set up", "list, install, inspect, adopt or remove vLLM environments", _add_engine, "engines"
     ),

@@ -27,12 +27,22 @@ from dflash_tui.experiments.analysis.measures import (
     START,
     MedianFigure,
     is_uncached,
+    join_turns,
     measure_seconds_to_ready,
     median_speed,
     select_measured_boots,
     summarize_arm,
 )
-from dflash_tui.experiments.analysis.report import Comparison, ExperimentReport, OutputVerdict, list_verdicts
+from dflash_tui.experiments.analysis.report import (
+    Comparison,
+    ExperimentReport,
+    MapCell,
+    OutputVerdict,
+    SpeculationMap,
+    Verdict,
+    list_verdicts,
+)
+from dflash_tui.experiments.analysis.speculation_map import is_uniform, knows_schedule
 from dflash_tui.experiments.analysis.stats import LEVEL
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.planning import startup_optimizations
@@ -50,6 +60,7 @@ from dflash_tui.presentation.report import (
     Span,
     Table,
     escape_text,
+    format_ratio,
     format_spread,
     is_noisy,
     quote_code,
@@ -79,19 +90,82 @@ def list_sweep_notes(report: ExperimentReport) -> list[Note]:
     return [Note(line, "" if place else "★", "" if place else "bold") for place, line in enumerate(lines)]
 
 
+_STYLES = {Verdict.FASTER: "good", Verdict.SLOWER: "bad", Verdict.REFUSED: "dim", Verdict.NO_DIFFERENCE: ""}
+
+
+def list_map_parts(report: ExperimentReport) -> list[Part]:
+    """Return where speculation pays: a table per number of drafts, and the launch that follows."""
+    if report.map is None:
+        return []
+    design, cells = report.design, report.map.cells
+    kinds, parts = dict.fromkeys(cell.kind for cell in cells), list[Part]()
+    for arm in dict.fromkeys(cell.arm for cell in cells):
+        named = {(cell.kind, cell.streams): cell for cell in cells if cell.arm == arm}
+        rows = [(Span(kind), *(_render_cell(named.get((kind, at))) for at in design.concurrency)) for kind in kinds]
+        streams = tuple(pluralize(count, "stream") for count in design.concurrency)
+        parts += [
+            Note(f"tok/s of a request with {label_arm(design, arm)} as a multiple of {label_arm(design, 0)}"),
+            Table(("kind", *streams), tuple(rows)),
+        ]
+    parts.append(Note(_ABOUT_CELLS, style="dim"))
+    parts += _list_map_launch(design, report.map) if report.map.launch else []
+    return [
+        *parts,
+        *(note for each in report.comparisons for note in verdict_text.list_notes(report, each) if note.mark),
+    ]
+
+
+_ABOUT_CELLS = (
+    "In parentheses 95 % intervals, each cell on its own: of twenty cells one may be wrong by chance. An interval that "
+    "includes 1 shows no difference."
+)
+
+
+def _render_cell(cell: MapCell | None) -> Span:
+    return Span(format_ratio(cell.ratio), _STYLES[cell.word]) if cell else Span(UNKNOWN, "dim")
+
+
+def _list_map_launch(design: Design, found: SpeculationMap) -> list[Part]:
+    words = [
+        f"{pluralize(level.streams, 'stream')}: {f'n={level.tokens}' if level.tokens else 'no speculation'}"
+        f"{'' if level.is_shown else ' (no difference shown over all kinds)'}"
+        for level in found.levels
+    ]
+    known = is_uniform(found.levels) or knows_schedule(design)
+    missing = "" if known else "; this release knows no schedule, so the launch is that of the fewest streams"
+    return [Note(f"what follows: {', '.join(words)}{missing}", "★"), Lines((found.launch,))]
+
+
+def build_map_intervals(report: ExperimentReport) -> Intervals:
+    """Return the cells of a map as intervals around 1."""
+    cells = report.map.cells if report.map else ()
+    arms = len({cell.arm for cell in cells}) > 1
+    rows = [
+        Interval(
+            f"{cell.kind} ×{cell.streams}{f' {label_arm(report.design, cell.arm)}' if arms else ''}",
+            cell.ratio,
+            _STYLES[cell.word],
+        )
+        for cell in cells
+    ]
+    return Intervals(tuple(rows))
+
+
 def build_report(report: ExperimentReport, *, details: bool = False) -> list[Section]:
     """Return the sections for a terminal; `details` adds the statistics behind the answer."""
     design, comparisons = report.design, report.comparisons
     if design.checks_output:
         return [Section("", tuple(_list_output_check(report)))]
     sections = [Section("", tuple(list_sweep_notes(report)))] if report.sweep else []
-    if not report.sweep or details:
+    if report.map:
+        sections = [Section("", (part,)) for part in list_map_parts(report)]
+    if details or not (report.sweep or report.map):
         sections += [build_answer(report, comparison) for comparison in comparisons]
     if design.synthetic:
         sections.append(Section("", (Note(f"{design.synthetic}: not a statement about real answers", "!"),)))
     arms = range(len(design.arms))
     pictures = [build_intervals(comparison) for comparison in comparisons if len(comparisons) == 1]
-    drawn: list[Part] = [picture for picture in pictures if picture.intervals]
+    drawn: list[Part] = [picture for picture in pictures if picture.intervals and not report.map]
     drawn += [table] if (table := build_phases_table(design, report.boots, arms)) else []
     sections += [Section("", (part,)) for part in (*drawn, build_arms_table(design, report.boots))]
     return [*sections, *(build_details(report, comparisons) if details else [])]
@@ -150,7 +224,7 @@ def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> 
 def render_markdown(report: ExperimentReport) -> str:
     """Return the report as Markdown to post."""
     design = report.design
-    kind = "Tune" if report.tune else "A/B" if design.suite else "Two runs"
+    kind = "Tune" if report.tune else "Map" if report.map else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
     order = " ".join(map(arm_letter, design.order))
     made = f"{format_time(design.made_at)}, {describe_certainty(design)}, order {order}"
@@ -164,8 +238,9 @@ def render_markdown(report: ExperimentReport) -> str:
 def _list_posted_sections(report: ExperimentReport) -> list[Section]:
     design = report.design
     outcome = experiment_text.list_outcome_lines(design, report.boots, report.tune) if report.tune else []
-    answers: list[Part] = [*map(Note, outcome), *list_sweep_notes(report)]
-    for comparison in list_verdicts(report):
+    answers: list[Part] = [*map(Note, outcome), *list_map_parts(report)]
+    answers += [] if report.map else list_sweep_notes(report)
+    for comparison in () if report.map else list_verdicts(report):
         headline, *figures = verdict_text.list_answer(report, comparison)
         answers += [] if report.tune else [headline]
         answers += [note for note in figures if not note.mark]
@@ -173,11 +248,11 @@ def _list_posted_sections(report: ExperimentReport) -> list[Section]:
         if lines := _list_first_difference(report, comparison):
             answers.append(Lines(tuple(lines)))
     pictures = [build_intervals(comparison) for comparison in list_verdicts(report)]
-    plot = pictures[0] if len(pictures) == 1 and pictures[0].intervals else None
+    plot = build_map_intervals(report) if report.map else pictures[0] if len(pictures) == 1 else None
     parts: list[Part | None] = [
         build_arms_table(design, report.boots),
         Note(_explain_arms(design)),
-        plot,
+        plot if plot and plot.intervals else None,
     ]
     parts.append(build_phases_table(design, report.boots, range(len(design.arms))))
     return [
@@ -204,7 +279,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     design, boots = report.design, report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     driver = ", ".join(sorted({boot.driver for boot in boots if boot.driver})) or UNKNOWN
-    nothing = "none" if design.arms[0].plan.on_cpu else UNKNOWN
+    nothing = "none" if any(arm.plan.on_cpu for arm in design.arms) else UNKNOWN
     lines = [
         *(_describe_prompts(report) if design.suite else
           ["runs of their own: which prompts were sent, in what order and how sampled was not recorded"]),
@@ -217,7 +292,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     limits = sorted({limit for boot in boots for at in (boot.before, boot.after) if at for limit in at.throttle or ()})
     lines += [f"the driver reported: {', '.join(limits)}"] if limits else []
     engines = dict.fromkeys(_describe_engine(boot) for boot in boots if boot.argv)
-    lines += engines
+    lines += [*experiment_text.list_servers(design), *engines]
     hosts = dict.fromkeys(line for boot in boots for host in boot.hosts for line in _list_host_facts(host))
     return [*lines, *hosts, *list_stock_rows(design)]
 
@@ -271,6 +346,9 @@ def _list_commands(report: ExperimentReport) -> list[str]:
     chosen = {0, report.tune.best} if report.tune else {0, report.sweep.recommended} if report.sweep else None
     for arm, planned in enumerate(design.arms):
         if chosen and arm not in chosen:
+            continue
+        if planned.server:
+            lines.append(f"# {name_arm(design, arm, _WIDEST)}: its command is unknown")
             continue
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         argv, env = (boot.argv, boot.env) if boot else (planned.plan.argv, planned.plan.env)
@@ -366,6 +444,8 @@ def describe_certainty(design: Design) -> str:
         return boots
     if not design.suite:
         return f"measured apart, {boots}"
+    if design.servers:
+        return f"{pluralize(len(design.order), 'turn')}, those at a running server as one boot"
     counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
     return f"{boots}, {' to '.join(map(str, counts))} per arm"
 
@@ -410,7 +490,8 @@ def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
             figures.append("none" if none and start is None else _format_figure(start, seconds=True))
         failed = f"+{of.failed}✗" if of.failed else ""
         label = Span(f"{arm_mark(arm)} {name_arm(design, arm, _COLUMN)}", f"arm {arm}")
-        rows.append((label, f"{of.boots}{failed}", *figures))
+        count = len(join_turns(design, boots, arm)) if design.arms[arm].server else of.boots
+        rows.append((label, f"{count}{failed}", *figures))
     names = [name for name, _ in _list_starts(design, boots, 0)] if design.measures_start else _FIGURES
     return Table(("arm", "boots", *names), tuple(rows), tuple(range(1, len(names) + 2)))
 

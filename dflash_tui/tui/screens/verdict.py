@@ -34,6 +34,8 @@ from dflash_tui.presentation.experiment_report import (
     build_arms_table,
     build_details,
     build_intervals,
+    build_map_intervals,
+    list_map_parts,
     list_start_parts,
     list_sweep_notes,
     list_titled_parts,
@@ -185,9 +187,10 @@ class VerdictScreen(SizedScreen[None]):
             self._show("ranges", [])
             return
         answer = self._name_keys(build_answer(report, comparison).parts, comparison)
-        self._show("verdict", [*list_sweep_notes(report), answer[0]] if report.sweep else answer)
+        first = [*list_sweep_notes(report), answer[0]] if report.sweep else answer
+        self._show("verdict", list_map_parts(report) or first)
         self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")
-        intervals = build_intervals(comparison)
+        intervals = build_map_intervals(report) if report.map else build_intervals(comparison)
         self._show("ranges", [intervals] if intervals.intervals else [])
         a, b = (name_arm(report.design, arm, 16) for arm in (comparison.a, comparison.b))
         self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
