@@ -427,12 +427,14 @@ class TrustDialog(TextDialog[bool]):
 
 async def confirm_design(app: App[Any], design: Design) -> bool:
     """Return whether the arms of an experiment are trusted, asking the user if needed."""
+    if not design.launched:
+        return True
     try:
-        recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        recipe = recipe_loader.find_recipe(design.launched[0].request.recipe)
     except DflashError as error:
         app.push_screen(ErrorDialog(error))
         return False
-    return await confirm_trust(app, recipe, [arm.plan for arm in design.arms])
+    return await confirm_trust(app, recipe, [arm.plan for arm in design.launched])
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:

@@ -315,7 +315,7 @@ class NewExperiment(ExperimentDialog):
         Binding("h", "honest", "quick or honest"),
         Binding("o", "options", "options"),
     ]
-    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
+    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B, url=http://host:8000"
     DEFAULT: ClassVar = varying.DEFAULT
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
