@@ -568,6 +568,6 @@ COMMANDS = {
         "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
     ),
     "agent": ProgramCommand(
-        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"), JSON)
+        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
     ),
 }  # fmt: skip

@@ -35,7 +35,7 @@ from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.monitoring import sampler
 from dflash_tui.peers import cluster_launch, copies, far_installer, keeper
-from dflash_tui.peers.connection import Answer, Greeting, HostSide, LogChunk, Message, RankChecked, RankOrder
+from dflash_tui.peers.connection import Greeting, HostSide, LogChunk, Message, RankChecked, RankOrder, VerbAnswer
 from dflash_tui.peers.copies import CopyManifest, RoomFound
 from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -182,7 +182,7 @@ def read_parameters(verb: Verb, line: bytes) -> dict[str, Any]:
     return msgspec.structs.asdict(msgspec.json.decode(line, type=msgspec.defstruct("Parameters", fields)))
 
 
-def run_verb(name: str) -> None:
+def answer_caller(name: str) -> None:
     """Run a verb for the caller at stdin and stdout.
 
     Raises:
@@ -206,7 +206,7 @@ async def _answer(caller: Caller, work: Coroutine[None, None, object]) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     listen = partial(caller.listen, lambda: loop.call_soon_threadsafe(task.cancel))
     threading.Thread(target=listen, daemon=True).start()
-    caller.say(Answer(msgspec.Raw(msgspec.json.encode(await task))))
+    caller.say(VerbAnswer(msgspec.Raw(msgspec.json.encode(await task))))
 
 
 def _plan_rank(order: RankOrder) -> PlannedLaunch:

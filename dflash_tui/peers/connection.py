@@ -100,13 +100,13 @@ class LogChunk(msgspec.Struct, frozen=True, tag_field="event", tag="log"):
     data: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, tag_field="event", tag="answer"):
+class VerbAnswer(msgspec.Struct, frozen=True, tag_field="event", tag="answer"):
     """The result of a verb, as JSON."""
 
     value: msgspec.Raw
 
 
-class Failure(msgspec.Struct, frozen=True, tag_field="event", tag="error"):
+class VerbError(msgspec.Struct, frozen=True, tag_field="event", tag="error"):
     """An error, as every command with `--json` prints it."""
 
     what: str
@@ -115,14 +115,14 @@ class Failure(msgspec.Struct, frozen=True, tag_field="event", tag="error"):
     exit_code: int = 1
 
 
-Message = Preparing | RankSampled | LogChunk | Answer
+Message = Preparing | RankSampled | LogChunk | VerbAnswer
 for _kind in (Greeting, RankChecked, HostSide):
     register_type(_kind)
-_decoder: msgspec.json.Decoder[Message | Failure] = msgspec.json.Decoder(Message | Failure)
+_decoder: msgspec.json.Decoder[Message | VerbError] = msgspec.json.Decoder(Message | VerbError)
 
 
-class Conversation:
-    """A verb that runs on another host; it is cancelled there when the conversation ends."""
+class VerbRun:
+    """A verb that runs on another host; it is cancelled there when the block of `run_verb` ends."""
 
     def __init__(self, host: str, process: Process) -> None:
         self._host, self._process = host, process
@@ -138,7 +138,7 @@ class Conversation:
                 message = _decoder.decode(line)
             except (msgspec.MsgspecError, ValueError):  # what a login shell prints
                 continue
-            if not isinstance(message, Failure):
+            if not isinstance(message, VerbError):
                 return message
             error = UsageError if message.exit_code == UsageError.exit_code else DflashError
             raise error(f"{self._host}: {message.what}", evidence=message.evidence, hint=message.do)
@@ -150,13 +150,13 @@ class Conversation:
 
 
 @asynccontextmanager
-async def converse(host: str, verb: str, **fields: object) -> AsyncIterator[Conversation]:
+async def run_verb(host: str, verb: str, **fields: object) -> AsyncIterator[VerbRun]:
     """Run a verb on `host` while the block runs; `fields` are the parameters of the agent's function for it."""
     # The local agent launches a server itself. ssh gets only OpenSSH's variables; SSH_ASKPASS is not a secret.
     env = build_own_environment() if host == LOCAL else build_helper_environment(OPENSSH)
     async with start_process(transport.build_agent_command(host, verb), env) as process:
         process.stdin.write(msgspec.json.encode(fields) + b"\n")
-        yield Conversation(host, process)
+        yield VerbRun(host, process)
 
 
 async def ask(
@@ -174,10 +174,10 @@ async def ask(
         NeedsProgram: the host has no dflash-tui.
         DflashError: the host was not reached, or the answer was late, an error or of another type.
     """
-    async with converse(host, verb, **fields) as conversation:
+    async with run_verb(host, verb, **fields) as verb_run:
         try:
             async with asyncio.timeout(timeout):
-                while not isinstance(message := await conversation.read(), Answer):
+                while not isinstance(message := await verb_run.read(), VerbAnswer):
                     if isinstance(message, Preparing):
                         report(message)
             return msgspec.json.decode(message.value, type=kind)

@@ -21,7 +21,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.machine import network, processes
 from dflash_tui.monitoring import sampler
-from dflash_tui.peers.connection import HELLO_SECONDS, Conversation, LogChunk, ask, converse
+from dflash_tui.peers.connection import HELLO_SECONDS, LogChunk, VerbRun, ask, run_verb
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import FarRank, Run
@@ -119,18 +119,18 @@ class Keeper:
             try:
                 log = self._run.folder / far.log_name
                 start = log.stat().st_size if log.exists() else 0
-                async with converse(far.host, "watch", run=far.run, start=start) as conversation:
-                    await self._listen(far, conversation)
+                async with run_verb(far.host, "watch", run=far.run, start=start) as verb_run:
+                    await self._listen(far, verb_run)
             except DflashError as error:
                 if self._ranks[far.rank].state in {RankState.RUNNING, RankState.SUSPENDED}:
                     self._set(far, RankState.LOST, error.what)
             await asyncio.sleep(_RETRY)
 
-    async def _listen(self, far: FarRank, conversation: Conversation) -> None:
+    async def _listen(self, far: FarRank, verb_run: VerbRun) -> None:
         patience = HELLO_SECONDS
         while True:
             try:
-                message = await asyncio.wait_for(conversation.read(), patience)
+                message = await asyncio.wait_for(verb_run.read(), patience)
             except TimeoutError:
                 raise DflashError(f"nothing heard for {patience:.0f} s") from None
             patience = LOST_SECONDS
@@ -138,7 +138,7 @@ class Keeper:
                 self._copy(far, message.data)
             elif isinstance(message, RankSampled):
                 if server_process.is_alive(self._run):
-                    conversation.send_beat()
+                    verb_run.send_beat()
                 self.judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:

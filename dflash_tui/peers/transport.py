@@ -114,8 +114,8 @@ def check_hosts(hosts: Sequence[str]) -> None:
 def build_agent_command(host: str, verb: str) -> list[str]:
     """Return the command that runs a verb of the agent on `host`; no local shell is involved."""
     if host == LOCAL:
-        return [sys.executable, "-P", "-m", "dflash_tui", "agent", verb, "--json"]
-    return _build_ssh_command(host, _build_program_words(["agent", verb, "--json"]))
+        return [sys.executable, "-P", "-m", "dflash_tui", "agent", verb]
+    return _build_ssh_command(host, _build_program_words(["agent", verb]))
 
 
 def build_install_command(host: str, *words: str) -> list[str]:

@@ -71,5 +71,5 @@ def run_there(args: argparse.Namespace) -> int:
 
 def agent(args: argparse.Namespace) -> int:
     """`agent VERB`: read the verb's parameters from stdin as JSON, and answer on stdout."""
-    agents.run_verb(args.verb)
+    agents.answer_caller(args.verb)
     return 0

@@ -37,7 +37,7 @@ def encode_order(order: RankOrder) -> str:
 
 def call(verb: str, line: str) -> tuple[int, dict[str, Any]]:
     """Run a verb with a line on stdin; return its exit code and its last message."""
-    command = [sys.executable, "-m", "dflash_tui", "agent", verb, "--json"]
+    command = [sys.executable, "-m", "dflash_tui", "agent", verb]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
         assert process.stdout
