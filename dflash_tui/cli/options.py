@@ -196,9 +196,10 @@ def add_top_p_option(parser: argparse.ArgumentParser) -> None:
 def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, words: str = "") -> None:
     """Add `--dataset`, the prompts; `words` describes a default of None in the help."""
     about = (
-        "the prompts: quick, field, contexts, map, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
-        "spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); random:IN,OUT[,N] in "
-        "tokens, contexts:1k-128k, repeat[:SUITE] (the same texts again and again, for a prefix cache); or a file "
+        "the prompts: quick, field, contexts, map, agents, seed-q1q2, space-invaders, one of your own; a data set "
+        "(mt-bench, spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); "
+        "NAME:KIND,KIND for some kinds of prompt; random:IN,OUT[,N] in tokens, contexts:1k-128k, repeat[:SUITE] (the "
+        "same texts again and again, for a prefix cache); or a file "
         f"(default: {default or words})"
     )
     add_option(parser, "--dataset", "--suite", dest="suite", default=default, metavar="NAME|FILE", help=about)

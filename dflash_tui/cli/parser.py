@@ -439,7 +439,7 @@ def _add_tune_run(run: argparse.ArgumentParser) -> None:
         "and the launch that follows; --vary n=0,4,8 compares numbers of drafts"
     )
     add_switch(run, "--map", help=where)
-    kinds = "of a map: code,JSON,questions,prose,long, or kinds of --dataset (default: all that fit the context)"
+    kinds = "of a map: code,JSON,questions,prose,agent,long, or kinds of --dataset (default: all that fit the context)"
     add_option(run, "--kinds", default="", metavar="KIND,KIND", help=kinds)
     boots = "of a map: boots with and without speculation (default: 2)"
     add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
@@ -462,6 +462,10 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     add_switch(parts, "--lossless", help=only)
     count = "how many prompts each boot answers, at temperature 0 (default: 20)"
     add_option(command, "--prompts", type=parse_positive, default=20, metavar="N", help=count)
+    repeat = (
+        "with --lossless: boots with and without speculation; two show how far boots of one arm differ (default: 1)"
+    )
+    add_option(command, "--boots", type=whole_number(1, 50), metavar="N", help=repeat)
     add_suite_option(command, "quick")
     length = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
     add_option(command, "--scale", type=parse_scale, default=0.25, metavar="X", help=length)

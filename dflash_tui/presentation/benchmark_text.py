@@ -110,6 +110,27 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
     return format_number(spread.median if spread else None, digits, unit)
 
 
+def tabulate_turns(done: Sequence[RequestDone]) -> str:
+    """Return the turns of sessions, which are numbered by the ends of their kinds; empty if there are none."""
+    rows = []
+    good = [request for request in done if not request.error]
+    for turn in sorted({int(request.kind.rpartition(" ")[2]) for request in good}):
+        of_turn = [request for request in good if request.kind.endswith(f" {turn}")]
+        known = [request for request in of_turn if request.cached is not None and request.prompt_tokens]
+        hits = sum(request.cached or 0.0 for request in known) / sum(r.prompt_tokens for r in known) if known else None
+        calls, broken = (sum(getattr(request, name) for request in of_turn) for name in ("calls", "broken_calls"))
+        ttfts = [request.ttft for request in of_turn if request.ttft is not None]
+        rows.append((
+            f"turn {turn}", str(len(of_turn)),
+            f"{statistics.median(request.prompt_tokens for request in of_turn):.0f}", format_percent(hits),
+            format_number(statistics.median(ttfts) if ttfts else None, 3, "s"),
+            format_number(statistics.median(request.total for request in of_turn), 1, "s"),
+            f"{calls - broken} of {calls} parse" if calls else "none",
+        ))  # fmt: skip
+    header = ("median of", "#", "prompt tokens", "prefix hits", "TTFT", "total", "tool calls")
+    return format_table(header, rows, right=(1, 2, 3, 4, 5)) if rows else ""
+
+
 def tabulate_latency(measured: LevelSummary) -> str:
     """Return latency percentiles by kind of prompt and overall; empty for a single request."""
     kinds = {kind: latency for kind, latency in measured.latency.items() if kind or len(measured.latency) != 2}

@@ -100,7 +100,8 @@ class Bench(NamedTuple):
             sampler=self.sampling.name_sampler(self.samplers) if knows_sampler else "unknown",
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
         )
-        tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
+        turns = benchmark_text.tabulate_turns(done) if any(prompt.session for prompt in self.suite.prompts) else ""
+        tables = benchmark_text.tabulate_kinds(measured), turns, benchmark_text.tabulate_latency(measured)
         text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
         print_event(measured) if self.as_json else print_data(text)
         if measured.failed == len(done):
