@@ -381,7 +381,8 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_recipe_argument(run, optional=True)
     vary = (
         "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
-        "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
+        "url=URL,RECIPE or url=URL,URL (servers that already run, which are never stopped), mode, spec=on,off, n, "
+        "profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
         "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
         "prompts are made unique so that no cache answers (default: mode=eager,compile)"
     )
@@ -390,6 +391,7 @@ def _add_ab_run(run: argparse.ArgumentParser) -> None:
     add_switch(run, "--honest", help=honest)
     boots = "boots per arm (default: 2 with --honest, else 1)"
     add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
+    add_address_options(run)
     add_load_options(run)
     add_temperature_option(run, "0, or the model's own where what is drafted or accepted is varied")
     add_top_p_option(run)
@@ -537,8 +539,8 @@ COMMANDS = {
     "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
     "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
     "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", _add_why, "logs"),
-    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "panel"),
-    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "panel"),
+    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", _add_replay, "recordings"),
+    "export": ProgramCommand("look", "write a run into one file that `replay` reads", _add_export, "recordings"),
     "engine": ProgramCommand(
         "set up", "list, install, inspect, adopt or remove vLLM environments", _add_engine, "engines"
     ),

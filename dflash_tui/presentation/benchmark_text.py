@@ -12,7 +12,7 @@ from msgspec import structs
 
 from dflash_tui.benchmark.prompts import name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
-from dflash_tui.benchmark.server import Server, TokenCount
+from dflash_tui.benchmark.server import Server, ServerFacts, TokenCount
 from dflash_tui.benchmark.sse import Answer
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import (
@@ -70,15 +70,19 @@ def format_exchange(question: str, answer: Answer) -> str:
 
 def format_server(server: Server) -> str:
     """Return the facts that a foreign server reports, and how its tokens are counted."""
-    facts, name = server.facts, server.model
+    return "\n".join(list_server_facts(server.url, server.model, server.facts))
+
+
+def list_server_facts(url: str, name: str, facts: ServerFacts) -> list[str]:
+    """Return the lines of `format_server`."""
     engine = f"{facts.engine} {facts.version or 'of unknown version'}" if facts.engine else "an unknown engine"
     context = f", context {facts.context}" if facts.context else ""
-    lines = [f"{server.url}: {engine}, model {name}{context}"]
+    lines = [f"{url}: {engine}, model {name}{context}"]
     lines += [f"it answers as {facts.answers_as}, not as {name}"] if facts.answers_as not in {"", name} else []
     settings = ", ".join(f"{key} {value}" for key, value in facts.settings.items())
     lines += [f"settings: {settings}" if settings else "settings: unknown"]
     lines += [f"tokens: {_COUNTS[facts.tokens]}"]
-    return "\n".join(map(join_clean_lines, lines))
+    return [*map(join_clean_lines, lines)]
 
 
 def tabulate_kinds(measured: LevelSummary) -> str:

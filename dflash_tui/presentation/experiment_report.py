@@ -27,6 +27,7 @@ from dflash_tui.experiments.analysis.measures import (
     START,
     MedianFigure,
     is_uncached,
+    join_turns,
     measure_seconds_to_ready,
     median_speed,
     select_measured_boots,
@@ -278,7 +279,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     design, boots = report.design, report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     driver = ", ".join(sorted({boot.driver for boot in boots if boot.driver})) or UNKNOWN
-    nothing = "none" if design.arms[0].plan.on_cpu else UNKNOWN
+    nothing = "none" if any(arm.plan.on_cpu for arm in design.arms) else UNKNOWN
     lines = [
         *(_describe_prompts(report) if design.suite else
           ["runs of their own: which prompts were sent, in what order and how sampled was not recorded"]),
@@ -291,7 +292,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     limits = sorted({limit for boot in boots for at in (boot.before, boot.after) if at for limit in at.throttle or ()})
     lines += [f"the driver reported: {', '.join(limits)}"] if limits else []
     engines = dict.fromkeys(_describe_engine(boot) for boot in boots if boot.argv)
-    lines += engines
+    lines += [*experiment_text.list_servers(design), *engines]
     hosts = dict.fromkeys(line for boot in boots for host in boot.hosts for line in _list_host_facts(host))
     return [*lines, *hosts, *list_stock_rows(design)]
 
@@ -345,6 +346,9 @@ def _list_commands(report: ExperimentReport) -> list[str]:
     chosen = {0, report.tune.best} if report.tune else {0, report.sweep.recommended} if report.sweep else None
     for arm, planned in enumerate(design.arms):
         if chosen and arm not in chosen:
+            continue
+        if planned.server:
+            lines.append(f"# {name_arm(design, arm, _WIDEST)}: its command is unknown")
             continue
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         argv, env = (boot.argv, boot.env) if boot else (planned.plan.argv, planned.plan.env)
@@ -440,6 +444,8 @@ def describe_certainty(design: Design) -> str:
         return boots
     if not design.suite:
         return f"measured apart, {boots}"
+    if design.servers:
+        return f"{pluralize(len(design.order), 'turn')}, those at a running server as one boot"
     counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
     return f"{boots}, {' to '.join(map(str, counts))} per arm"
 
@@ -484,7 +490,8 @@ def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
             figures.append("none" if none and start is None else _format_figure(start, seconds=True))
         failed = f"+{of.failed}✗" if of.failed else ""
         label = Span(f"{arm_mark(arm)} {name_arm(design, arm, _COLUMN)}", f"arm {arm}")
-        rows.append((label, f"{of.boots}{failed}", *figures))
+        count = len(join_turns(design, boots, arm)) if design.arms[arm].server else of.boots
+        rows.append((label, f"{count}{failed}", *figures))
     names = [name for name, _ in _list_starts(design, boots, 0)] if design.measures_start else _FIGURES
     return Table(("arm", "boots", *names), tuple(rows), tuple(range(1, len(names) + 2)))
 

@@ -27,6 +27,7 @@ from dflash_tui.experiments.design import (
 )
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
+from dflash_tui.presentation.benchmark_text import list_server_facts
 from dflash_tui.presentation.report import Table, format_ratio, is_noisy
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
@@ -76,23 +77,31 @@ def _list_ab_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[
     names = " ".join(design.arms[arm].name for arm in design.order)
     boots = f"{pluralize(len(design.order), 'boot')}: {names}"
     decided = design.honest or design.checks_output
+    counted = "turns at a running server are one boot" if design.servers else "one boot per arm"
     label = "judges" if design.measures_start else "sends"
     rows = [
         ("recipe", design.recipe),
         ("varies", f"{design.vary}: {', '.join(arm.name for arm in design.arms)}"),
-        ("boots", f"{boots}{'' if decided else ' (one boot per arm: a verdict is only suggestive)'}"),
+        ("boots", f"{boots}{'' if decided else f' ({counted}: a verdict is only suggestive)'}"),
         *[("" if place else label, text) for place, text in enumerate(describe_sent(design))],
         *([("scores", _SCORES)] if design.checks_output else []),
         ("takes", _format_duration_estimate(estimate)),
         ("caches", describe_caches(design)),
         ("answers", "kept beside the figures, without secrets" if design.keep_answers else "not kept"),
-        ("port", f"{design.arms[0].plan.port}; each boot launches a server of its own and stops it"),
-    ]
+        *(("port", f"{arm.plan.port}; each boot launches a server of its own and stops it")
+          for arm in design.launched[:1]),
+    ]  # fmt: skip
+    rows += [("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)]
     if peers := list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers)):
         rows.insert(1, ("hosts", f"this one and {', '.join(peers)}"))
     rows += [("stops", f"{name}, which would disturb what is measured") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     return rows
+
+
+def list_servers(design: Design) -> list[str]:
+    """Return what each running server reports, one line each."""
+    return ["; ".join(list_server_facts(each.url, each.model, each.facts)) for each in design.servers]
 
 
 def describe_sent(design: Design) -> list[str]:

@@ -21,7 +21,7 @@ from dflash_tui.experiments.design import Design
 from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
 
 # Varied keys whose values need no key in front of them.
-_SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup"}
+_SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup", "url"}
 _FACTOR_FROM = 1.5
 _FAR_SPREAD = 0.1
 _MOST_T = 1000
@@ -166,7 +166,8 @@ def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: s
         return ""
     add = add or f"dflash-tui {design.command_word} extend {design.id} --boots {_ADDED_BOOTS}"
     if comparison.suggestive:
-        return f"one boot does not show how far boots differ (up to 10 %); add boots: {add}"
+        more = "start the server at its URL again, then" if design.servers else "add boots:"
+        return f"one boot does not show how far boots differ (up to 10 %); {more} {add}"
     if is_noisy(comparison.ratio) and comparison.word is Verdict.NO_DIFFERENCE:
         own = "measure your own prompts: --dataset FILE"
         return own if _depends_on_prompt(comparison) else f"close what else uses the machine, or add boots: {add}"

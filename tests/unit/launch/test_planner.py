@@ -152,12 +152,12 @@ def test_too_few_gpus_for_ranks_is_refused():
 def test_panel_says_if_chosen_gpu_is_gone():
     recipe, choice = recipe_loader.find_recipe(RECIPE), LaunchSelection()
     choice.probe = GpuProbe((h200(0), h200(1)))
-    choice.next_gpu(recipe)
+    choice.change(recipe, "gpu")
     choice.probe = GpuProbe((h200(0),))
     with pytest.raises(UsageError, match="'1'"):
         choice.plan(recipe)
     assert "there is no GPU" in choice.suited(recipe).why
-    choice.next_gpu(recipe)
+    choice.change(recipe, "gpu")
     assert choice.plan(recipe).plan.gpus == ("GPU-0",)
 
 
