@@ -9,7 +9,8 @@ from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.server import Server, ServerFacts
 from dflash_tui.events import RequestDone
-from dflash_tui.presentation.benchmark_text import tabulate_turns
+from dflash_tui.presentation.benchmark_text import build_turns
+from dflash_tui.presentation.report import to_terminal
 from tests.support.openai_server import OpenAIServer
 
 CALL = ("read_file", ('{"path": "', "invoice/", 'money.py"}'))
@@ -53,7 +54,7 @@ def test_turns_share_prefixes_and_rounds_do_not():
 def test_a_broken_tool_call_is_counted(dropped, broken):
     done = sent_to(OpenAIServer(call=CALL, dropped=dropped))
     assert [sum(request.calls for request in done), sum(request.broken_calls for request in done)] == [8, broken]
-    assert ("0 of 1 parse" if broken else "1 of 1 parse") in tabulate_turns(done)
+    assert ("0 of 1 parse" if broken else "1 of 1 parse") in to_terminal([build_turns(done)])
 
 
 def test_calls_need_offered_functions_and_their_arguments():
@@ -73,6 +74,6 @@ def test_prefix_hits_are_shown_by_turn():
         RequestDone(0.0, f"fix {turn}", tokens=9, prompt_tokens=200, ttft=0.1, total=1.0, cached=cached)
         for turn, cached in ((1, 0.0), (2, 150.0))
     ]
-    _, first, second = tabulate_turns([*done, replace(done[1], kind="trip 2")]).splitlines()
+    _, first, second = to_terminal([build_turns([*done, replace(done[1], kind="trip 2")])]).splitlines()
     assert "0%" in first.replace(" %", "%")
     assert "75%" in second.replace(" %", "%")
