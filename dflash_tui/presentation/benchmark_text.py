@@ -101,15 +101,17 @@ def build_turns(done: Sequence[RequestDone]) -> Section:
         hits = sum(request.cached or 0.0 for request in known) / sum(r.prompt_tokens for r in known) if known else None
         calls, broken = (sum(getattr(request, name) for request in of_turn) for name in ("calls", "broken_calls"))
         ttfts = [request.ttft for request in of_turn if request.ttft is not None]
-        rows.append((
-            f"turn {turn}",
-            str(len(of_turn)),
-            f"{statistics.median(request.prompt_tokens for request in of_turn):.0f}",
-            format_percent(hits),
-            format_number(statistics.median(ttfts) if ttfts else None, 3, "s"),
-            format_number(statistics.median(request.total for request in of_turn), 1, "s"),
-            f"{calls - broken} of {calls} parse" if calls else "none",
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"turn {turn}",
+                str(len(of_turn)),
+                f"{statistics.median(request.prompt_tokens for request in of_turn):.0f}",
+                format_percent(hits),
+                format_number(statistics.median(ttfts) if ttfts else None, 3, "s"),
+                format_number(statistics.median(request.total for request in of_turn), 1, "s"),
+                f"{calls - broken} of {calls} parse" if calls else "none",
+            )
+        )
     header = ("median of", "#", "prompt tokens", "prefix hits", "TTFT", "total", "tool calls")
     return Section("", (Table(header, tuple(rows), (1, 2, 3, 4, 5)),))
 
