@@ -102,12 +102,12 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            async with cluster_launch.open_peers(request.peers) as peers:
-                planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
-                if planned.plan.cluster:
-                    choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
-                draw()
-                surveyed = await cluster_launch.survey_ranks(planned, peers)
+            peers = await cluster_launch.greet_peers(request.peers)
+            planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+            if planned.plan.cluster:
+                choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
+            draw()
+            surveyed = await cluster_launch.survey_ranks(planned, peers)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
@@ -251,6 +251,7 @@ class LaunchScreen(SizedScreen[None]):
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
         self._unpainted.enter_context(self.app.batch_update())
+        self.draw()  # so that the first layout mostly is the last
         self.call_after_refresh(self.draw)
         self.call_after_refresh(self.call_after_refresh, self.paint)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
