@@ -35,7 +35,7 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
-from dflash_tui.presentation.report import Note, Section, to_terminal
+from dflash_tui.presentation.report import Section, to_terminal
 
 _INTERVAL = 0.2
 _LARGEST_LOG = 64 << 20
@@ -372,9 +372,8 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(
-        experiment_text.list_outcome_lines(progress.design, progress.boots, tune_schedule.judge_tune(progress))
-    )
+    outcome = experiment_text.list_outcome(progress.design, progress.boots, tune_schedule.judge_tune(progress))
+    return to_terminal([Section("", tuple(outcome))])
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
@@ -383,8 +382,7 @@ def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool
         return
     sections = build_report(report, details=details)
     if report.tune:
-        notes = map(Note, experiment_text.list_outcome_lines(report.design, report.boots, report.tune))
-        sections = [Section("", tuple(notes)), Section("", (experiment_text.build_settings_table(progress),))]
+        sections[1:2] = [Section("settings", tuple(experiment_text.list_setting_parts(progress)))]
     print_data(name_commands(to_terminal(sections, terminal_width())))
 
 
