@@ -13,7 +13,7 @@ from dflash_tui.launch.preflight.pair import check_files
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import serve_flags
-from dflash_tui.planning.derivation.imported_recipe import import_recipe, read_shell_command
+from dflash_tui.planning.derivation.imported_recipe import import_recipe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import FILES, FOLDERS, WRITTEN, list_missing, make_absolute
 from dflash_tui.tui.dialogs.options import change_option
@@ -68,7 +68,7 @@ def test_file_setting_becomes_absolute_on_every_route(here):
     assert change_option(LaunchRequest(recipe="demo-cpu"), "chat-template", "t.jinja").settings == {
         "chat-template": path
     }
-    imported = import_recipe(read_shell_command(["vllm serve Qwen/Qwen3-8B --chat-template t.jinja"]))
+    imported = import_recipe(["vllm serve Qwen/Qwen3-8B --chat-template t.jinja"])
     assert yaml.safe_load(imported.text)["flags"] == {"chat-template": path}
 
 
