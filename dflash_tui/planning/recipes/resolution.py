@@ -39,7 +39,7 @@ _SPECULATION = {"method": "--method METHOD chooses it", "": "use --set drafter.m
 # The parts of the settings, and the type of a value in each; those of "" are settings without a dot.
 _KINDS: dict[str, Any] = {
     "n": Tokens | None, "host": str | None, "hosts": Hosts | None, "synthetic": MaybeTitle, "flags": Any,
-    "env": Text | None, "speculation": Any, "patches": bool, "restart": int | None, "start": bool | None,
+    "env": Text | None, "speculation": Any, "patches": bool, "restart": Any, "start": bool | None,
     "target": Word, "drafter": Word,
 }  # fmt: skip
 AnyModel = TypeVar("AnyModel", Target, Drafter)
@@ -277,7 +277,7 @@ def _read_settings(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         try:
             parts[part][name] = msgspec.convert(written, _KINDS[part or name])
         except msgspec.ValidationError as error:
-            raise UsageError(f"--set {key}: {error}", hint="--set KEY=VALUE") from None
+            raise UsageError(f"--set {key}: {error}, not {value!r}", hint="--set KEY=VALUE") from None
     return parts
 
 

@@ -249,7 +249,7 @@ def test_figures_that_say_nothing_are_labelled(changes, expected):
         ({"settings": {"synthetic": "hf_aBaBaBaBaBaBaBaBaB"}}, "synthetic looks like a secret", ""),
         ({"settings": {"api-key": "x"}}, "api-key looks like a secret", "export VLLM_API_KEY in your shell"),
         ({"settings": {"hf-overrides": '{"token": "x"}'}}, "hf-overrides.token looks", "export"),
-        ({"settings": {"n": 65}}, "0 to 64, not 65", ""),
+        ({"settings": {"n": 65}}, "<= 64, not 65", ""),
         ({"settings": {"max model len": 1}}, "matching regex", "as vLLM spells it"),
         ({"settings": {"chat-template": ""}}, "text in one line", ""),
         ({"settings": {"target.model": "--host"}}, "matching regex", "KEY=VALUE"),
