@@ -27,24 +27,25 @@ PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob
 PAGES += [ROOT / "recipes" / "README.md", ROOT / "patches" / "README.md"]
 KEYS = {"/": "slash", "?": "question_mark", "!": "exclamation_mark", "+": "plus", "-": "minus"}
 KEYS |= {"[": "left_square_bracket", "]": "right_square_bracket"}
+DIALOG = "dialogs.basic:Dialog"
 # The modules whose screens a heading of docs/keys.md is about, below dflash_tui.tui.
 SCREENS = {
     "Everywhere": ("app", "screens.launch", "screens.run:RunScreen"),
     "Launch": ("screens.launch",),
-    "A new pair, from the launch screen": ("dialogs.drafters",),
-    "Options, from the launch screen": ("dialogs.options",),
-    "Patches, from the launch screen": ("dialogs.patches",),
-    "Hosts, from the launch screen": ("dialogs.hosts",),
-    "Doctor": ("dialogs.doctor:Doctor",),
-    "A recipe that is not shipped": ("dialogs.basic:TrustDialog",),
+    "A new pair, from the launch screen": ("dialogs.drafters", DIALOG),
+    "Options, from the launch screen": ("dialogs.options", DIALOG),
+    "Patches, from the launch screen": ("dialogs.patches", DIALOG),
+    "Hosts, from the launch screen": ("dialogs.hosts", "dialogs.basic:ChoiceDialog", DIALOG),
+    "Doctor": ("dialogs.doctor:Doctor", "dialogs.doctor:ReasonField", DIALOG),
+    "A recipe that is not shipped": ("dialogs.basic:TrustDialog", DIALOG),
     "A running server": ("screens.run:RunScreen", "screens.run:ViewScreen"),
     "Talking with a server": ("screens.chat",),
     "The log": ("widgets.log_pane",),
-    "After a failure": ("dialogs.doctor:RemedyDialog",),
-    "Runs": ("dialogs.runs:RunList",),
+    "After a failure": ("dialogs.doctor:RemedyDialog", DIALOG),
+    "Runs": ("dialogs.runs:RunList", DIALOG),
     "A recording": ("screens.run:ReplayScreen",),
-    "Planning an A/B": ("dialogs.experiments:NewExperiment",),
-    "Planning a tune": ("dialogs.experiments:NewTune",),
+    "Planning an A/B": ("dialogs.experiments:NewExperiment", "dialogs.experiments:ExperimentDialog", DIALOG),
+    "Planning a tune": ("dialogs.experiments:NewTune", "dialogs.experiments:ExperimentDialog", DIALOG),
     "An A/B and its verdict": ("screens.experiment", "screens.verdict"),
     "Two arms side by side": ("screens.playback:PlaybackScreen",),
 }

@@ -42,7 +42,9 @@ _ENDING = 1.0
 _WARM_UP = Prompt(WARM_UP, "Say hello.", 8)
 # Limits in bytes: an answer (a token takes about 250), one of its lines, and the quoted start of an HTTP error.
 _LONGEST_ANSWER, _LONGEST_LINE, _BEGINNING = 64 << 20, 1 << 20, 1 << 12
-_HINTS = {401: "; the server requires an API key: set VLLM_API_KEY to the one it was launched with"}
+_HINTS = {
+    401: "; the server requires an API key: VLLM_API_KEY is for one launched here, --key-env names that of another"
+}
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 # Each chunk reports the token count so far, so that tokens without text are timed, too.
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}

@@ -81,6 +81,8 @@ class MeasuredWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Requests that ended in it, uncounted ones included."""
     filler_failures: Whole = 0
     """Uncounted requests that failed; after any failure no more fillers are sent."""
+    kind: str = ""
+    """The kind of prompt that was sent alone; empty if all kinds were sent together."""
 
     @property
     def tok_s(self) -> float | None:

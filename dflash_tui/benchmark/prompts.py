@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -57,10 +58,22 @@ class Suite(msgspec.Struct, frozen=True):
         """Return the number of counted rounds: `least`, or as many as give each stream two requests."""
         return max(least, math.ceil(2 * streams / self.requests)) if streams > 1 else least
 
+    def split_kinds(self) -> tuple[Suite, ...]:
+        """Return a suite per kind of prompt."""
+        groups: dict[str, list[Prompt]] = {}
+        for prompt in self.prompts:
+            groups.setdefault(name_kind(prompt.kind), []).append(prompt)
+        return tuple(msgspec.structs.replace(self, prompts=tuple(prompts)) for prompts in groups.values())
+
     @property
     def repeats(self) -> bool:
         """Whether texts are repeated, so that the prefix cache may answer."""
         return not all(prompt.salted for prompt in self.prompts)
+
+
+def name_kind(prompt: str) -> str:
+    """Return the kind that a prompt shares with others: its name without its number, such as `code` of `code 2`."""
+    return re.sub(r" \d+$", "", prompt)
 
 
 def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False, levels: bool = False) -> Suite:

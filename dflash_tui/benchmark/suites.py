@@ -12,6 +12,7 @@ import random
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite
+from dflash_tui.benchmark.prompts import Prompt, Suite, build_suite, name_kind
 from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
@@ -27,13 +28,17 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import OURS
 from dflash_tui.planning.field_types import PLAIN_TEXT
 
-RANDOM, REPEAT, CONTEXTS = "random", "repeat", "contexts"
+RANDOM, REPEAT, CONTEXTS, MAP = "random", "repeat", "contexts", "map"
+SHORT_KINDS = "code,JSON,questions,prose"
+"""The kinds of `map` that fit a short context."""
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 KIND_LIMIT = 24
 # The size of mt-bench; all 1,319 questions of GSM8K take hours.
 _DEFAULT_COUNT = 80
 _MOST, _LONGEST, _MOST_TOKENS = 1000, 65_536, 8_000_000
 _REPEATS = 8
+# With fewer kinds of prompt an error names them.
+_MOST_KINDS = 20
 # Sentences of the shipped contexts per thousand tokens, roughly, with Gemma's tokenizer.
 _SENTENCES_PER_1K = 47.3
 _SHORTEST_CONTEXT, _LONGEST_CONTEXT = 1, 400
@@ -79,10 +84,13 @@ DATASETS = {
 }
 
 
-class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`count` sentences before the text, taken in rotation; `{n}` becomes the sentence's number, from 1."""
+class _Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`count` sentences before the text, taken in rotation; `{n}` becomes the sentence's number, from 1.
 
-    sentences: Annotated[tuple[_Prose, ...], Meta(min_length=1)]
+    Without sentences those of `contexts` are taken.
+    """
+
+    sentences: Annotated[tuple[_Prose, ...], Meta(min_length=1)] | None = None
     count: Annotated[int, Meta(ge=1, le=20_000)]
 
 
@@ -130,7 +138,7 @@ def load_suite(words: str) -> Suite:
 
     `words` is one of
     * a path (it ends in .yaml, .jsonl, .jsonl.gz or .json, or has a slash)
-    * a shipped suite, one of the user's own, or a data set: NAME, or NAME:N for N of its prompts
+    * a shipped suite, one of the user's own, or a data set: NAME, NAME:N for N of its prompts, or NAME:KIND,KIND
     * `contexts:1k-128k`, `random:IN,OUT[,N]`, and `repeat[:SUITE]`, whose texts are sent without a salt
     """
     if is_path(words) and not words.startswith(f"{REPEAT}:"):
@@ -149,8 +157,10 @@ def load_suite(words: str) -> Suite:
         path = find_dataset_file(name)
         if path is None:
             raise build_missing_error(name)
-        return _load_file(path, count or _DEFAULT_COUNT)
-    return _load_file(_find_suite_file(name), count)
+        suite = _load_file(path, count or _DEFAULT_COUNT)
+    else:
+        suite = _load_file(_find_suite_file(name), count)
+    return _select_kinds(suite, words, argument.split(",")) if argument and not count else suite
 
 
 def is_path(words: str) -> bool:
@@ -223,10 +233,20 @@ def _choose_prompts(prompts: Sequence[Prompt], count: int | None) -> tuple[Promp
     return tuple(prompts[place * len(prompts) // count] for place in range(count))
 
 
+def _select_kinds(suite: Suite, words: str, kinds: Sequence[str]) -> Suite:
+    known = dict.fromkeys(name_kind(prompt.kind) for prompt in suite.prompts)
+    if unknown := [kind for kind in kinds if kind not in known]:
+        what = f"{words}: expected NAME:N, or kinds of its prompts, not '{unknown[0]}'"
+        hint = f"its kinds: {', '.join(known)}" if len(known) < _MOST_KINDS else "such as gsm8k:200"
+        raise UsageError(what, hint=hint)
+    chosen = tuple(prompt for prompt in suite.prompts if name_kind(prompt.kind) in kinds)
+    return build_suite(words, chosen, in_order=suite.in_order, levels=suite.levels)
+
+
 def _parse_count(words: str, count: str) -> int | None:
-    if not count:
+    if not count.isdecimal():
         return None
-    if not count.isdecimal() or not 1 <= int(count[:9]) <= 2 * _MOST:
+    if not 1 <= int(count[:9]) <= 2 * _MOST:
         raise UsageError(f"{words}: expected NAME:N, N from 1 to {2 * _MOST}", hint="such as gsm8k:200")
     return int(count)
 
@@ -254,7 +274,7 @@ def _load_file(path: Path, count: int | None) -> Suite:
 def _build_text(entry: _Entry) -> str:
     if entry.context is None:
         return entry.text
-    sentences = entry.context.sentences
+    sentences = entry.context.sentences or _load_context().sentences or ()
     lines = (sentences[n % len(sentences)].replace("{n}", str(n + 1)) for n in range(entry.context.count))
     return "\n".join((*lines, "", entry.text))
 
@@ -277,14 +297,19 @@ def _build_random_suite(words: str) -> Suite:
 
 
 def _build_contexts(words: str) -> Suite:
-    file = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File)
-    entry = file.prompts[0]
-    assert entry.context is not None  # noqa: S101 - the shipped file has one
+    entry = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File).prompts[0]
     prompts = []
     for level in _parse_context_levels(words):
-        context = replace(entry.context, count=round(level * _SENTENCES_PER_1K))
+        context = _Context(count=round(level * _SENTENCES_PER_1K))
         prompts.append(Prompt(f"{level}k", _build_text(replace(entry, context=context)), entry.max_tokens))
     return build_suite(words, tuple(prompts), levels=True)
+
+
+@lru_cache(maxsize=1)
+def _load_context() -> _Context:
+    context = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File).prompts[0].context
+    assert context is not None  # noqa: S101 - the shipped file has one
+    return context
 
 
 def _parse_context_levels(words: str) -> tuple[int, ...]:

@@ -130,6 +130,6 @@ def _open_panel(*, as_json: bool) -> int:
     if not has_terminal():
         hint = "without one: dflash-tui up RECIPE --bench, dflash-tui attach; dflash-tui --help lists all commands"
         return _report_error(UsageError("the panel needs a terminal", hint=hint), as_json=as_json)
-    from dflash_tui.cli.commands import panel
+    from dflash_tui.cli import panel
 
     return panel.open_panel()

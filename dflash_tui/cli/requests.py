@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -198,19 +200,24 @@ def _ask_trust(name: str, untrusted: Untrusted, args: argparse.Namespace) -> Non
 def choose_server(args: argparse.Namespace) -> Server:
     """Return the server of the named run, or at an address; raise DflashError if it does not answer."""
     if is_address(args.run):
-        return asyncio.run(_find_server(args.run, args))
+        with report_slowness(args.run):
+            return asyncio.run(find_server(args.run, args.model, args.key_env))
     if args.key_env or args.model:
         raise UsageError("--key-env and --model are for a URL", hint=f"a run's own key is in {KEY_VARIABLE}")
     return Server.from_run(registry.find_listening_run(args.run))
 
 
-async def _find_server(address: str, args: argparse.Namespace) -> Server:
-    """Return the server at an address; print a note if it takes long to answer."""
-    finding = asyncio.create_task(find_server(address, args.model, args.key_env))
-    done, _ = await asyncio.wait({finding}, timeout=_SLOW)
-    if not done:
-        print_status(f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it")
-    return await finding
+@contextmanager
+def report_slowness(address: str) -> Iterator[None]:
+    """Print a note if a server takes long to answer in the block."""
+    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it"
+    timer = threading.Timer(_SLOW, print_status, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:

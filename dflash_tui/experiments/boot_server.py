@@ -237,15 +237,15 @@ def count_foreign_processors(before: ProcessorTimes, after: ProcessorTimes) -> f
     return max(0.0, busy) / seconds if seconds >= _MIN_SECONDS else None
 
 
-def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
-    """Return the conditions now, with any throttling and foreign GPU load seen after `since`."""
+def measure_conditions(run: Run | None, state: RunState, since: float) -> Conditions:
+    """Return the conditions now, with any throttling and foreign GPU load seen after `since`; without a run no GPUs."""
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
-    own = {run.id, *(rank.id for rank in list_local_ranks(run))}
+    own = {run.id, *(rank.id for rank in list_local_ranks(run))} if run else set()
     others = [
         f"server {other.id}"
         for other in registry.list_runs()
-        if other.id not in own and other.plan.disturbs(run.plan) and server_process.is_alive(other)
+        if run and other.id not in own and other.plan.disturbs(run.plan) and server_process.is_alive(other)
     ]
     return replace(
         on_gpus,
@@ -253,7 +253,7 @@ def measure_conditions(run: Run, state: RunState, since: float) -> Conditions:
         foreign=tuple(dict.fromkeys([*(on_gpus.foreign or ()), *others])) if others else on_gpus.foreign,
         available=psutil.virtual_memory().available,
         load=os.getloadavg()[0],
-        hosts=_measure_far_hosts(run, since, now),
+        hosts=_measure_far_hosts(run, since, now) if run else {},
     )
 
 

@@ -70,16 +70,17 @@ def count_measured_requests(design: Design) -> int:
     """Return the number of measured requests per boot; 0 if the suite is missing or has changed."""
     if design.measures_start:
         return 0
-    return _count_requests(design.suite, design.digest, design.rounds, design.concurrency)
+    return _count_requests(design.suite, design.digest, design.rounds, design.concurrency, by_kind=design.by_kind)
 
 
 @lru_cache(maxsize=32)
-def _count_requests(name: str, digest: str, rounds: int, concurrency: tuple[int, ...]) -> int:
+def _count_requests(name: str, digest: str, rounds: int, concurrency: tuple[int, ...], *, by_kind: bool) -> int:
     try:
         suite = suites.load_suite(name)
     except DflashError:
         return 0
-    count = sum(suite.requests * suite.rounds(rounds, streams) for streams in concurrency)
+    parts = suite.split_kinds() if by_kind else (suite,)
+    count = sum(part.requests * part.rounds(rounds, streams) for streams in concurrency for part in parts)
     return count if suite.digest == digest else 0
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from dflash_tui.benchmark import suites
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, pluralize
 from dflash_tui.common.sanitizer import clean_line
@@ -34,8 +35,10 @@ from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEFAULT_BUDGET = 1800.0
+BOOTS_OF_A_MAP = 2
+STREAMS_OF_A_MAP = (1, 4, 16)
 # Options that `ab` has and `tune` does not.
-_OF_AB = frozenset({"top_p", "own_cache", "checks_output", "measures_start", "cold"})
+_OF_AB = frozenset({"top_p", "own_cache", "checks_output", "measures_start", "cold", "by_kind"})
 
 
 class MachineTuner(NamedTuple):
@@ -121,6 +124,30 @@ def build_tune(
             hint=f"--budget {-(-BOOTS_FOR_A_VERDICT * expected.seconds // 60):.0f}m has room for a first verdict",
         )
     return design, [resolved]
+
+
+def build_map(
+    request: ExperimentRequest, *, axes: Sequence[str] = (), kinds: str = "", cluster: Cluster | None = None
+) -> tuple[Design, list[ResolvedRecipe]]:
+    """Return the design of a map, an A/B of speculation off and on, and the resolved recipe of each arm.
+
+    An axis of `n` names the drafts to try. `kinds` of the suite are separated by commas, by default all that fit.
+    """
+    varied = variation.SPECULATION
+    if axes:
+        varied = variation.parse_variation(axes[0], least=1)
+        if len(axes) > 1 or varied.key.replace("-", "_") not in {"n", "num_speculative_tokens"}:
+            raise VariationError("a map varies only the drafted tokens", example="n=0,4,8")
+        without = variation.parse_variation("n=0", least=1).arms  # the arm that the others are compared with
+        varied = varied._replace(arms=without | varied.arms)
+    suite = f"{request.suite or suites.MAP}:{kinds}" if kinds else request.suite
+    request = replace(request, suite=suite, by_kind=True, own_cache=False, boots=request.boots or BOOTS_OF_A_MAP)
+    design, resolved_recipes = builder.build_experiment(request, varied, cluster=cluster)
+    names = [name for name in BootOptions.__struct_fields__ if name not in _OF_AB]
+    sent = {name: getattr(design, name) for name in (*names, "suite", "scale", "temperature", "fixed")}
+    command = builder.format_options(["tune", "--map"], request.launch, {"boots": request.boots, **sent})
+    command = shlex.join([*shlex.split(command), *(word for axis in axes for word in ("--vary", axis))])
+    return replace(design, command=command), resolved_recipes
 
 
 def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:

@@ -31,8 +31,9 @@ from dflash_tui.runs.run import KEY_VARIABLE, LOG_NAME, FarRank, Run
 # vLLM exits within 5 s of SIGTERM if it exits at all; SIGTERM during a stream hung in 7 of 15 tries on 0.32.0.
 STOP_GRACE = 15.0
 _MIN_KEY_LENGTH = 16
-# Python's resource tracker is spared: without it hundreds of megabytes of shared memory would stay until a reboot.
-_TRACKER_ROUNDS = 50
+# Rounds of 0.2 s in which processes end after SIGKILL. Python's resource tracker gets it after half of them: it removes
+# hundreds of megabytes of shared memory, which would otherwise stay until a reboot.
+_KILL_ROUNDS = 100
 
 
 def launch_server(
@@ -152,8 +153,8 @@ def _create_run_folder(recipe: str, now: float) -> tuple[str, Path]:
 async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool = True) -> float:
     """Stop the server and every process of its session; return how many seconds it took.
 
-    The leader gets SIGTERM. After `grace` seconds the rest get SIGKILL, except Python's resource tracker, which ends by
-    itself. Without `by_request` the run counts as failed, not as stopped.
+    The leader gets SIGTERM. After `grace` seconds the rest get SIGKILL, Python's resource tracker 10 s later: it mostly
+    ends by itself. Without `by_request` the run counts as failed, not as stopped.
 
     Raises:
         DflashError: a process of the session survived SIGKILL.
@@ -169,7 +170,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
     while time.monotonic() < deadline and server_process.is_alive(run):
         await asyncio.sleep(0.1)
     await asyncio.sleep(0 if server_process.is_alive(run) else 0.5)  # the engine core exits by itself after its parent
-    for round_number in range(50):
+    for round_number in range(_KILL_ROUNDS):
         remaining = [
             p
             for p in {*members, *await asyncio.to_thread(server_process.list_processes, run)}
@@ -178,7 +179,7 @@ async def stop_server(run: Run, grace: float = STOP_GRACE, *, by_request: bool =
         if not remaining:
             break
         for process in remaining:
-            if round_number >= _TRACKER_ROUNDS or not processes.is_resource_tracker(process):
+            if round_number >= _KILL_ROUNDS // 2 or not processes.is_resource_tracker(process):
                 processes.send_signal(process, signal.SIGKILL)
         await asyncio.sleep(0.2)
     else:

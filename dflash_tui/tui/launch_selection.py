@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -159,57 +159,61 @@ class LaunchSelection:
         chosen = [card for card in self.cards if card.index == self.gpu]
         return (chosen[0] if chosen else max(self.cards, key=free_memory),)
 
-    def next_gpu(self, recipe: Recipe | None = None) -> bool:
-        """Select the GPU after the first that `recipe` uses; return whether there is another."""
-        if taken := self.choose_cards(recipe):
-            indices = [card.index for card in self.cards]
-            self.gpu = indices[(indices.index(taken[0].index) + 1) % len(indices)]
-        return len(self.cards) > 1
-
-    def next_profile(self, recipe: Recipe) -> bool:
-        """Select the next profile; return whether there is another."""
-        names, request = resolution.list_profiles(recipe), self.request(recipe)
-        following = names[(names.index(request.profile or names[0]) + 1) % len(names)]
-        self._change(recipe, profile=following)
-        return len(names) > 1
-
-    def has_fast(self, recipe: Recipe) -> bool:
-        """Whether `recipe` has a fast set-up with its selection, or already uses it."""
+    def can_change(self, recipe: Recipe | None, what: str) -> bool:
+        """Return whether `change` of `what` would select another value."""
+        if what == "gpu" or recipe is None:
+            return what == "gpu" and len(self.cards) > 1
         try:
-            return self.plan(recipe).fast is not None
+            match what:
+                case "tokens":
+                    return self._drafts(recipe)
+                case "set_up":
+                    return self._drafts(recipe) and self.plan(recipe).fast is not None
+                case "profile" | "variant":
+                    return len(self._list_values(recipe, what)[0]) > 1
         except DflashError:
             return False
+        return True
 
-    def toggle_fast(self, recipe: Recipe) -> None:
-        """Toggle between the fast and the published set-up."""
-        is_fast = self.plan(recipe).plan.set_up is SetUp.FAST
-        self._change(recipe, set_up=SetUp.PUBLISHED if is_fast else SetUp.FAST)
+    def change(self, recipe: Recipe | None, what: str, step: int = 1) -> None:
+        """Select the value of `what` that comes `step` later; `tokens` are changed by `step`, within the limits.
 
-    def next_variant(self, recipe: Recipe) -> bool:
-        """Select the next variant, or none; return whether there is one."""
-        names, request = [None, *recipe.variants], self.request(recipe)
-        following = names[(names.index(request.variant) + 1) % len(names)]
-        self._change(recipe, variant=following, num_speculative_tokens=None)
-        return len(names) > 1
+        `what` is a field of the request, `tokens`, or `gpu`: the GPU after the first that `recipe` uses.
 
-    def next_method(self, recipe: Recipe) -> None:
-        """Select the next speculation method that `recipe` offers, including `none`, with its default `n`."""
-        methods = resolution.list_methods(recipe)
-        chosen = self.request(recipe).method or recipe.method
-        following = methods[(methods.index(chosen) + 1) % len(methods)]
-        self._change(recipe, method=following, num_speculative_tokens=None)
+        Raises:
+            DflashError: the current value is unknown, since `recipe` cannot be planned.
+        """
+        if what == "gpu":
+            if taken := self.choose_cards(recipe):
+                indices = [card.index for card in self.cards]
+                self.gpu = indices[(indices.index(taken[0].index) + step) % len(indices)]
+        elif recipe and what == "tokens":
+            tokens = self.plan(recipe).plan.num_speculative_tokens + step
+            self._change(recipe, num_speculative_tokens=max(0, min(MOST_TOKENS, tokens)))
+        elif recipe:
+            values, chosen = self._list_values(recipe, what)
+            self._change(recipe, **{what: values[(values.index(chosen) + step) % len(values)]})
+            if what in {"variant", "method"}:  # each has its own default
+                self._change(recipe, num_speculative_tokens=None)
 
-    def next_mode(self, recipe: Recipe) -> None:
-        """Select the next mode: eager, graphs, compile; no graphs on a CPU."""
-        modes = [mode for mode in Mode if mode is not Mode.GRAPHS or not recipe.for_cpu]
-        chosen = self.request(recipe).mode or self.plan(recipe).plan.mode
-        self._change(recipe, mode=modes[(modes.index(chosen) + 1) % len(modes)])
+    def _drafts(self, recipe: Recipe) -> bool:
+        return (self.request(recipe).method or recipe.method) is not Method.NONE
 
-    def add_tokens(self, recipe: Recipe, more: int) -> None:
-        """Change `n` by `more`, within the drafter's limits."""
-        planned = self.plan(recipe)
-        tokens = max(0, min(MOST_TOKENS, planned.plan.num_speculative_tokens + more))
-        self._change(recipe, num_speculative_tokens=tokens)
+    def _list_values(self, recipe: Recipe, what: str) -> tuple[list[Any], Any]:
+        """Return the values that a field of the request may have for `recipe`, and the current one."""
+        request = self.request(recipe)
+        match what:
+            case "mode":
+                modes = [mode for mode in Mode if mode is not Mode.GRAPHS or not recipe.for_cpu]
+                return modes, request.mode or self.plan(recipe).plan.mode
+            case "method":
+                return [*resolution.list_methods(recipe)], request.method or recipe.method
+            case "profile":
+                names = [*resolution.list_profiles(recipe)]
+                return names, request.profile or names[0]
+            case "variant":
+                return [None, *recipe.variants], request.variant
+        return [SetUp.PUBLISHED, SetUp.FAST], self.plan(recipe).plan.set_up
 
     def change_request(self, recipe: Recipe, request: LaunchRequest) -> None:
         """Set the request of `recipe`; the GPU is selected for all recipes."""

@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple, Protocol, cast
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -159,7 +158,6 @@ class LogDialog(Dialog[None]):
     """Asks for a log file, and explains why its server failed."""
 
     HEADING: ClassVar = "explain a log"
-    BINDINGS: ClassVar = [Binding("escape", "dismiss", "close", key_display="esc")]
 
     def __init__(self) -> None:
         super().__init__()

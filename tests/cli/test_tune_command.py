@@ -62,6 +62,29 @@ def test_tune_command_rebuilds_same_tune(words):
     )
 
 
+@pytest.mark.parametrize(
+    "words", [(), ("--kinds", "code,prose", "--concurrency", "1,2", "--vary", "n=0,4", "--boots", "3")]
+)
+def test_map_command_rebuilds_same_map(words):
+    """It is an A/B of speculation off and on, with each kind of prompt sent alone."""
+    once = design_of("demo-cpu", "--map", *words)
+    again = design_of(*shlex.split(once.command)[2:])
+    plain = {"id": "", "made_at": 0.0, "arms": (), "command": ""}
+    assert replace(again, **plain) == replace(once, **plain)
+    assert once.by_kind
+    assert once.arms[0].plan.num_speculative_tokens == 0
+    suite, streams = ("map:code,prose", (1, 2)) if words else ("map:code,JSON,questions,prose", (1, 4, 16))
+    assert (once.suite, once.concurrency) == (suite, streams)
+    assert store.count_measured_requests(once) == (2 * 2 * 4 if words else 4 * (4 + 8 + 32))
+
+
+def test_a_map_varies_drafts_only():
+    with pytest.raises(UsageError, match="drafted tokens"):
+        design_of("demo-cpu", "--map", "--vary", "mode=eager,compile")
+    with pytest.raises(UsageError, match="tune --map"):
+        design_of("demo-cpu", "--kinds", "code")
+
+
 def test_a_tune_is_found_among_experiments(tmp_path, monkeypatch):
     """Without a name it is the newest tune, whatever A/Bs there are; an A/B is none."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

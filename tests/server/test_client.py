@@ -296,7 +296,7 @@ ANSWERS = {
     ),
     "no line end": (200, b"x" * (1 << 16), "the answer has a line of more than 1 MiB"),
     "endless error": (500, b"wrong " * 10_000, "HTTP 500: wrong wrong"),
-    "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "set VLLM_API_KEY to the one it was launched with"),
+    "no key": (401, b'{"error": "Unauthorized"} ' * 10_000, "VLLM_API_KEY is for one launched here"),
 }
 
 

@@ -130,3 +130,12 @@ async def test_killed_server_leaves_no_shared_memory(launch):
     await lifecycle.stop_server(run, grace=0.1)
     assert not memory.exists()
     assert server_process.list_processes(run) == []
+
+
+async def test_lasting_resource_tracker_is_killed(launch, monkeypatch):
+    run = launch("stubborn")
+    await until(lambda: len(server_process.list_processes(run)) == 2)
+    monkeypatch.setattr(lifecycle, "_KILL_ROUNDS", 20)
+    monkeypatch.setattr(processes, "is_resource_tracker", lambda _process: True)
+    await lifecycle.stop_server(run, grace=0.1)
+    assert server_process.list_processes(run) == []

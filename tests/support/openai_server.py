@@ -41,8 +41,8 @@ class OpenAIServer:
         return [body for path, _, body in self.asked if path == "/v1/chat/completions"]
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
-        """Yield its address for as long as it serves."""
+    def serve(self, port: int = 0) -> Iterator[str]:
+        """Yield its address for as long as it serves, on a free port unless one is named."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ class OpenAIServer:
             def do_POST(self) -> None:
                 outer.answer_post(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         server.daemon_threads = True
         if self.tls:
             server.socket = self.tls.wrap_socket(server.socket, server_side=True)

@@ -14,7 +14,7 @@ from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.basic import Confirm
-from dflash_tui.tui.dialogs.experiments import NewExperiment
+from dflash_tui.tui.dialogs.experiments import ExperimentDialog, NewExperiment
 from tests.support import fake_engine, waiting
 from tests.support.fake_runs import free_port
 from tests.tui.conftest import a_recipe
@@ -52,9 +52,9 @@ async def test_varied_setting_is_chosen_or_typed(key):
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
         await pilot.press(key)
-        await wait_for(pilot, lambda: isinstance(pilot.app.screen, NewExperiment))
+        await wait_for(pilot, lambda: isinstance(pilot.app.screen, ExperimentDialog))
         dialog = panel.screen
-        assert isinstance(dialog, NewExperiment)
+        assert isinstance(dialog, ExperimentDialog)
         await shows(pilot, "⏎ begin", "? help")
         await pilot.press("v")
         await shows(pilot, "what varies", "mode=eager,compile", "spec=on,off", "patch.", "another …")

@@ -73,21 +73,21 @@ def test_recipe_needing_newer_driver_is_unsuitable():
 def test_the_fast_set_up_is_toggled():
     choice, recipe = on(a_gpu(Hardware.H200)), recipe_loader.find_recipe("gemma-4-26b-a4b")
     assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
-    assert choice.has_fast(recipe)
-    choice.toggle_fast(recipe)
+    assert choice.can_change(recipe, "set_up")
+    choice.change(recipe, "set_up")
     assert choice.plan(recipe).plan.patches == ("triton-split-verify",)
-    choice.toggle_fast(recipe)
+    choice.change(recipe, "set_up")
     assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
-    assert not choice.has_fast(recipe_loader.find_recipe("qwen3.5-27b"))
+    assert not choice.can_change(recipe_loader.find_recipe("qwen3.5-27b"), "set_up")
 
 
 def test_gpu_with_most_free_memory_comes_first():
     choice = on(a_gpu(Hardware.H200, used=100 << 30), a_gpu(Hardware.H200, 1), Gpu(2, trouble="lost"))
     recipe = recipe_loader.find_recipe("qwen3.5-27b")
     assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert choice.next_gpu()
+    choice.change(None, "gpu")
     assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
-    choice.next_profile(recipe)
+    choice.change(recipe, "profile")
     assert choice.plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "0"  # vLLM before 0.24 takes no UUIDs
     assert on(a_gpu(Hardware.H200)).plan(recipe).plan.env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
     assert "CUDA_VISIBLE_DEVICES" not in choice.plan(a_recipe()).plan.env
@@ -95,8 +95,8 @@ def test_gpu_with_most_free_memory_comes_first():
 
 def test_manual_choices_survive_gpu_change():
     choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("qwen3.5-27b")
-    choice.next_mode(recipe)
-    choice.add_tokens(recipe, -64)
+    choice.change(recipe, "mode")
+    choice.change(recipe, "tokens", -64)
     choice.probe = GpuProbe((a_gpu(Hardware.H200),))
     plan = choice.plan(recipe).plan
     assert (plan.mode, plan.num_speculative_tokens, plan.drafter) == (Mode.EAGER, 0, "")
@@ -104,10 +104,10 @@ def test_manual_choices_survive_gpu_change():
 
 def test_method_key_cycles_methods_with_their_drafts():
     choice, recipe = on(a_gpu(Hardware.H100)), recipe_loader.find_recipe("gemma-4-26b-a4b")
-    choice.add_tokens(recipe, 1)
+    choice.change(recipe, "tokens")
     drafts = []
     for _ in range(6):
-        choice.next_method(recipe)
+        choice.change(recipe, "method")
         plan = choice.plan(recipe).plan
         drafts.append((plan.method.value, plan.num_speculative_tokens))
     assert drafts == [("mtp", 4), ("eagle3", 3), ("ngram", 5), ("suffix", 24), ("none", 0), ("dflash", 15)]

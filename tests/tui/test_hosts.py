@@ -18,8 +18,9 @@ from dflash_tui.planning.cluster import Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.tui.dialogs.basic import ChoiceDialog
 from dflash_tui.tui.dialogs.doctor import plan_relaunch
-from dflash_tui.tui.dialogs.hosts import PeerDialog, ProgramDialog, list_used_hosts
+from dflash_tui.tui.dialogs.hosts import ProgramDialog, list_used_hosts
 from dflash_tui.tui.render.run import render_ranks
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.tui.conftest import BASE, a_recipe, a_run
@@ -67,7 +68,7 @@ def reached(monkeypatch) -> list[Sequence[str]]:
 async def type_host(pilot, host: str) -> None:
     await pilot.press("h")
     await wait_for(
-        pilot, lambda: isinstance(pilot.app.screen, PeerDialog) and pilot.app.screen.query_one(Input).has_focus
+        pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog) and pilot.app.screen.query_one(Input).has_focus
     )
     pilot.app.screen.query_one(Input).value = host
     await pilot.press("enter")
@@ -88,7 +89,7 @@ async def test_typed_host_is_queried_and_command_shown(reached):
         await pilot.press("o")
         await shows(pilot, "tensor-parallel-size", "these options change", "--node-rank")
         await pilot.press("escape", "h")
-        await wait_for(pilot, lambda: isinstance(panel.screen, PeerDialog) and panel.screen.focused is not None)
+        await wait_for(pilot, lambda: isinstance(panel.screen, ChoiceDialog) and panel.screen.focused is not None)
         assert panel.screen.query_one(OptionList).highlighted == 1
         await pilot.press("up", "enter")
         await wait_for(pilot, lambda: "10.0.0.2" not in text(panel))
@@ -147,7 +148,7 @@ async def offered(size=(120, 60)):
 
 async def test_host_without_program_gets_it_after_confirmation(lacking):
     async with offered((60, 20)) as (panel, pilot):
-        await shows(pilot, "spark-b has no dflash-tui", "y install", "esc cancel")
+        await shows(pilot, "spark-b has no dflash-tui", "y install", "esc close")
         assert lacking["begun"] == 0
         await pilot.press("y")
         await wait_for(pilot, lambda: panel.screen is panel.launch_screen)
@@ -157,7 +158,7 @@ async def test_host_without_program_gets_it_after_confirmation(lacking):
 
 async def test_declined_installation_is_not_offered_again(lacking):
     async with offered() as (panel, pilot):
-        await pilot.press("n")
+        await pilot.press("escape")
         await shows(pilot, "and the host again")
         assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 0)
 

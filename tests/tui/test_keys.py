@@ -4,7 +4,7 @@ from dflash_tui.common.errors import DflashError, RecipeError
 from dflash_tui.events import Health, Phase, Step
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.tui.app import DflashApp
-from dflash_tui.tui.dialogs.basic import Help, list_keys
+from dflash_tui.tui.dialogs.basic import TextDialog, list_keys
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.launch import LaunchScreen
@@ -19,7 +19,7 @@ async def test_narrow_screen_offers_chat_help_and_quit():
         row = text(panel).splitlines()[-1]
         assert row.startswith("⏎ Launch")
         await pilot.click(offset=(row.index("Help") + 1, 19))
-        await wait_for(pilot, lambda: isinstance(panel.screen, Help))
+        await wait_for(pilot, lambda: isinstance(panel.screen, TextDialog))
 
 
 async def test_the_row_fits_the_mode():

@@ -12,8 +12,10 @@ from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.app import DflashApp
+from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.widgets.recipe_list import RecipeList, load_recipes
 from tests.support.waiting import PATIENCE
@@ -58,6 +60,27 @@ async def test_a_slow_driver_holds_nothing_up():
         finally:
             answered.set()
         await shows(pilot, "the CPU demo")
+
+
+async def test_early_enter_checks_first_sorted_recipe():
+    """The GPU's recipe comes first by name; without a GPU the one for the CPU does."""
+    answered, toy = threading.Event(), a_recipe(name="zoo")
+    other = recipe_loader.find_recipe("gemma-4-31b")
+
+    def probe() -> GpuProbe:
+        answered.wait(PATIENCE)
+        return NO_GPU
+
+    panel = DflashApp(now=lambda: 0.0, probe=probe, load=lambda: {other.name: other, toy.name: toy})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        try:
+            await shows(pilot, "looking for GPUs")
+            await pilot.press("d")
+        finally:
+            answered.set()
+        await wait_for(pilot, lambda: isinstance(panel.screen, Doctor))
+        assert isinstance(panel.screen, Doctor)
+        assert panel.screen.planned.plan.recipe == "zoo"
 
 
 @pytest.mark.parametrize("size", [(60, 20), (120, 36)])

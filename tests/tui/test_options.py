@@ -1,6 +1,7 @@
 """The options of a launch, changed in the panel: the same as `--set`, with the command and the memory that follow."""
 
 from msgspec.structs import replace
+from textual.events import Key, Paste
 
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.cli.requests import read_launch_request
@@ -40,6 +41,23 @@ async def test_typed_option_previews_its_effect():
         asked = replace(panel.launch_screen.choice.request(RECIPE), gpu=None)
         line = ["plan", RECIPE.name, "--set", "max-model-len=4096", "--set", "kv-cache-dtype=fp8", "--port", "9001"]
         assert asked == read_launch_request(build_parser().parse_args(line))
+
+
+async def test_pasted_enter_keeps_the_option():
+    """As keys in one burst, and as the text of a paste."""
+    panel = panel_on(Hardware.H100)
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
+        choice = panel.launch_screen.choice
+        await pilot.press("o")
+        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+        await pilot.press("enter")
+        for key in "2048\r":
+            panel.post_message(Key("enter" if key == "\r" else key, key))
+        await wait_for(pilot, lambda: choice.request(RECIPE).settings == {"max-model-len": "2048"})
+        await pilot.press("enter")
+        panel.post_message(Paste("4096\n"))
+        await wait_for(pilot, lambda: choice.request(RECIPE).settings == {"max-model-len": "4096"})
 
 
 async def test_invalid_option_is_dropped_and_x_reverts():

@@ -223,7 +223,7 @@ def export_boots(report: ExperimentReport) -> str:
 
 def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
     """Yield the measurements of a boot at each level of concurrency."""
-    arm, windows = design.arms[boot.arm], {window.streams: window for window in boot.windows}
+    arm, windows = design.arms[boot.arm], {window.streams: window for window in boot.windows if not window.kind}
     metadata = {"experiment": design.id, "varied": design.vary, "arm": arm.name, "boot": str(boot.number + 1)}
     for streams in dict.fromkeys(request.streams for request in boot.requests):
         window = windows.get(streams)

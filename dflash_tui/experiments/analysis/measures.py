@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis import stats
 from dflash_tui.experiments.analysis.stats import ONE_TEXT, ArmDifference, BootLogs, PromptCell
@@ -34,6 +36,20 @@ def select_measured_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
     ]
 
 
+def join_turns(design: Design, boots: Sequence[Boot], arm: int) -> list[Boot]:
+    """Return the measured boots of an arm; the turns at a running server between two of its starts are one boot."""
+    measured = select_measured_boots(boots, arm)
+    if design.arms[arm].server is None:
+        return measured
+    joined: dict[str, Boot] = {}
+    for boot in measured:
+        first = joined.setdefault(boot.process, boot)
+        if first is not boot:
+            requests, windows = (*first.requests, *boot.requests), (*first.windows, *boot.windows)
+            joined[boot.process] = replace(first, requests=requests, windows=windows)
+    return [*joined.values()]
+
+
 def measure_seconds_to_ready(boot: Boot) -> float | None:
     """Return the seconds from the launch to the first answer, plus those of inspecting models before it."""
     return None if boot.ready is None else boot.ready + boot.inspected
@@ -51,22 +67,24 @@ def classify_start(boot: Boot) -> str:
 
 
 def is_speculating(arm: Arm) -> bool:
-    """Whether the arm uses speculation."""
-    return arm.plan.num_speculative_tokens > 0
+    """Whether the arm uses speculation, or may: a running server reports steps if it does."""
+    return arm.plan.num_speculative_tokens > 0 or arm.server is not None
 
 
 def changes_drafting(a: Arm, b: Arm) -> bool:
     """Whether the arms differ in what is drafted or accepted, so that their steps are not comparable."""
     options = "--speculative-config"
-    return any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING) or (
-        _option_value(a.plan.argv, options) != _option_value(b.plan.argv, options)
+    return (
+        bool(a.server or b.server)
+        or any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING)
+        or (_option_value(a.plan.argv, options) != _option_value(b.plan.argv, options))
     )
 
 
 def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[BootLogs]]:
     """Return the logarithms of a measure by prompt, for each boot of each arm."""
     return [
-        [BootLogs(_collect_logs(boot, measure), boot.number) for boot in select_measured_boots(boots, arm)]
+        [BootLogs(_collect_logs(boot, measure), boot.number) for boot in join_turns(design, boots, arm)]
         if measure not in {STEPS, AL} or is_speculating(design.arms[arm])
         else []
         for arm in range(len(design.arms))
@@ -102,7 +120,7 @@ def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
     if measure == START:
         return {PromptCell(START): [-math.log(seconds)]} if (seconds := measure_seconds_to_ready(boot)) else {}
     if measure == OUTPUT:
-        return {PromptCell(OUTPUT, streams): [math.log(value)] for streams, value in _measure_output(boot).items()}
+        return {cell: [math.log(value)] for cell, value in _measure_output(boot).items()}
     sign = -1 if is_in_seconds(measure) else 1
     for request in boot.requests:
         value = None if request.error else measure_request(request, measure)
@@ -116,13 +134,14 @@ def is_in_seconds(measure: str) -> bool:
     return measure in _SECONDS
 
 
-def _measure_output(boot: Boot) -> dict[int, float]:
-    """Return the output tokens per second by number of streams."""
-    rates = {window.streams: window.tok_s for window in boot.windows if window.streams > 1}
+def _measure_output(boot: Boot) -> dict[PromptCell, float]:
+    """Return the output tokens per second by number of streams, and by kind of prompt if each was sent alone."""
+    windows = [window for window in boot.windows if window.streams > 1]
+    rates = {PromptCell(window.kind or OUTPUT, window.streams): window.tok_s for window in windows}
     alone = [request for request in boot.requests if request.streams == 1 and not request.error]
     if seconds := sum(request.total for request in alone):
-        rates[1] = sum(request.tokens for request in alone) / seconds
-    return {streams: value for streams, value in rates.items() if value}
+        rates[PromptCell(OUTPUT)] = sum(request.tokens for request in alone) / seconds
+    return {cell: value for cell, value in rates.items() if value}
 
 
 def measure_request(request: RequestDone, measure: str) -> float | None:

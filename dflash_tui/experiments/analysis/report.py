@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from dflash_tui.events import Speed
-from dflash_tui.experiments.analysis.stats import Ratio
+from dflash_tui.experiments.analysis.stats import ArmDifference, Ratio
 from dflash_tui.experiments.design import AnswerCheck, Boot, Design
 
 # 2: each arm has its own spread, a drift over the boots is removed, all verdicts hold together.
@@ -23,6 +23,13 @@ class Verdict(StrEnum):
     SLOWER = "slower"
     NO_DIFFERENCE = "no difference shown"
     REFUSED = "refused"
+
+
+def decide(difference: ArmDifference | None) -> Verdict:
+    """Return the verdict on a difference that no confound refuses; None is no difference."""
+    if difference is None or not difference.is_shown:
+        return Verdict.NO_DIFFERENCE
+    return Verdict.FASTER if difference.log > 0 else Verdict.SLOWER
 
 
 class PromptRatio(msgspec.Struct, frozen=True):
@@ -262,6 +269,42 @@ class Sweep(msgspec.Struct, frozen=True):
         return SweepStanding.OPEN if arm in self.open else SweepStanding.WORSE
 
 
+ALL_KINDS = "all kinds"
+"""The kind of a map's cell that covers all prompts at a number of streams."""
+
+
+class MapCell(msgspec.Struct, frozen=True):
+    """Speculation against none for a kind of prompt at a number of streams, in tok/s of a request."""
+
+    kind: str
+    streams: int
+    arm: int
+    word: Verdict
+    ratio: Ratio
+    without: Speed
+    """The median tok/s without speculation."""
+    speculating: Speed
+    """The median tok/s of `arm`."""
+
+
+class MapLevel(msgspec.Struct, frozen=True):
+    """The drafted tokens that follow from a map for a number of streams."""
+
+    streams: int
+    tokens: int
+    is_shown: bool
+    """Whether the interval over all kinds excludes 1; else the drafts of the fastest arm are kept."""
+
+
+class SpeculationMap(msgspec.Struct, frozen=True):
+    """Where speculation pays, and the drafts and launch that follow; both are empty if a verdict is refused."""
+
+    cells: tuple[MapCell, ...]
+    levels: tuple[MapLevel, ...] = ()
+    launch: str = ""
+    """The command that launches with these drafts."""
+
+
 class TuneOutcome(msgspec.Struct, frozen=True):
     """The result of a tune so far."""
 
@@ -295,6 +338,8 @@ class ExperimentReport(msgspec.Struct, frozen=True):
     rules: int = 1
     """The version of the rules it was judged by; an older report is judged again from its boots."""
     tune: TuneOutcome | None = None
+    map: SpeculationMap | None = None
+    """Where speculation pays, of `tune --map`."""
 
 
 def list_verdicts(report: ExperimentReport) -> tuple[Comparison, ...]:
@@ -314,6 +359,7 @@ def find_misplaced_arms(report: ExperimentReport) -> str:
         "comparisons": [arm for comparison in pairs for arm in (comparison.a, comparison.b)],
         "sweep": [point.arm for point in sweep.points] if sweep else [],
         "tune": [tune.best] if tune else [],
+        "map": [cell.arm for cell in report.map.cells] if report.map else [],
     }
     wrong = [f"{where} names arm {arm}" for where, each in named.items() for arm in each if arm not in arms]
     if sweep:

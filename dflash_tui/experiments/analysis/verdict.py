@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.experiments.analysis import confounds, measures, stats
+from dflash_tui.experiments.analysis import confounds, measures, speculation_map, stats
 from dflash_tui.experiments.analysis.measures import (
     AL,
     START,
@@ -24,6 +24,7 @@ from dflash_tui.experiments.analysis.measures import (
     collect_measure,
     compare_measure,
     count_comparisons,
+    join_turns,
     select_measured_boots,
 )
 from dflash_tui.experiments.analysis.report import (
@@ -38,6 +39,7 @@ from dflash_tui.experiments.analysis.report import (
     Sweep,
     SweepPoint,
     Verdict,
+    decide,
 )
 from dflash_tui.experiments.analysis.stats import ArmDifference, BootLogs, Ratio, VariancePart
 from dflash_tui.experiments.design import Boot, Design
@@ -62,7 +64,9 @@ def build_report(design: Design, boots: Sequence[Boot]) -> ExperimentReport:
         for comparison in judge_arms(design, boots)
     )
     complete = len({boot.number for boot in boots}) >= len(design.order)
-    return ExperimentReport(design, tuple(boots), comparisons, _analyze_sweep(design, boots), complete, RULES)
+    sweep = _analyze_sweep(design, boots)
+    found = speculation_map.build_map(design, boots, comparisons) if design.by_kind else None
+    return ExperimentReport(design, tuple(boots), comparisons, sweep, complete, RULES, map=found)
 
 
 def judge_arms(design: Design, boots: Sequence[Boot]) -> tuple[Comparison, ...]:
@@ -87,13 +91,13 @@ def compare_pair(
     judged = apart[measure]
     confounding = confounds.find_confounds(design, boots, a, b, measure)
     refused = judged is None or any(confound.refuses for confound in confounding)
-    counts = (len(select_measured_boots(boots, a)), len(select_measured_boots(boots, b)))
+    counts = (len(join_turns(design, boots, a)), len(join_turns(design, boots, b)))
     prompts = () if measure == START else _compare_prompts(design, boots, a, b, measure)
     return Comparison(
         a=a,
         b=b,
         measure=measure,
-        word=Verdict.REFUSED if refused else _decide(judged),
+        word=Verdict.REFUSED if refused else decide(judged),
         suggestive=min(counts) < 2,
         ratio=_ratio_of(judged),
         steps_s=_ratio_of(apart[STEPS]),
@@ -149,7 +153,7 @@ def _judge_further(design: Design, boots: Sequence[Boot], comparison: Comparison
                 apart = compare_measure(of_level, a, b, measure, together, levels=design.levels)
             if apart:
                 ratio = apart.ratio().inverse if measures.is_in_seconds(measure) else apart.ratio()
-                word = Verdict.REFUSED if comparison.word is Verdict.REFUSED else _decide(apart)
+                word = Verdict.REFUSED if comparison.word is Verdict.REFUSED else decide(apart)
                 verdicts.append(FurtherVerdict(measure, streams, word, ratio, apart.level))
     return tuple(verdicts)
 
@@ -172,12 +176,6 @@ def _list_figures(design: Design, boots: Sequence[Boot], pair: tuple[int, int], 
         for boot in of_arm
     ]
     return tuple(sorted(figures, key=lambda figure: figure.number))
-
-
-def _decide(difference: ArmDifference | None) -> Verdict:
-    if difference is None or not difference.is_shown:
-        return Verdict.NO_DIFFERENCE
-    return Verdict.FASTER if difference.log > 0 else Verdict.SLOWER
 
 
 def _ratio_of(difference: ArmDifference | None) -> Ratio | None:

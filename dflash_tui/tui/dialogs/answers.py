@@ -31,7 +31,6 @@ class AnswersDialog(Dialog[None]):
         Binding("left", "other(-1)", "previous prompt", show=False),
         Binding("d", "different", "differing"),
         Binding("space", "whole", "all of it"),
-        Binding("escape,enter,q", "dismiss", "close", key_display="esc"),
     ]
 
     def __init__(self, pairs: Sequence[AnswerPair], names: tuple[str, str]) -> None:

@@ -1,9 +1,9 @@
-"""Dialogs used by several screens: the list that others derive from, questions, trust, errors, alarms, keys."""
+"""Dialogs used by several screens: texts, lists to choose from, questions, trust, errors, keys."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual.app import App, ComposeResult
@@ -11,12 +11,13 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.dom import DOMNode
+from textual.events import Paste
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
 from textual.widgets.option_list import Option
 
-from dflash_tui.common.errors import DflashError
+from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import format_duration, name_commands, truncate
 from dflash_tui.launch import recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient, Untrusted
@@ -28,6 +29,7 @@ from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
     MUTED,
+    MUTED_ROW,
     Keys,
     MarkedList,
     Result,
@@ -51,7 +53,10 @@ class Dialog(ModalScreen[Result], SizedScreen[Result]):
 
     BOX: ClassVar = ".dialog"
     HEADING: ClassVar = ""
-    BINDINGS: ClassVar = [Binding("question_mark", "app.keys", "help", key_display="?")]
+    BINDINGS: ClassVar = [
+        Binding("question_mark", "app.keys", "help", key_display="?"),
+        Binding("escape,q", "leave", "close", key_display="esc"),
+    ]
 
     @once_composed
     def on_mount(self) -> None:
@@ -59,6 +64,9 @@ class Dialog(ModalScreen[Result], SizedScreen[Result]):
         box = self.query_one(self.BOX)
         box.border_title = box.border_title or self.HEADING
         box.mount(Keys())
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
 
 
 def measure_text(pane: Widget) -> int:
@@ -69,10 +77,16 @@ def measure_text(pane: Widget) -> int:
 class TextDialog(Dialog[Result]):
     """A heading above a scrollable text, which is re-wrapped on resize."""
 
+    def __init__(self, title: str = "", render: Callable[[int], Content] | None = None) -> None:
+        """Show what `render` returns for a width under `title`; subclasses have their own."""
+        super().__init__(classes="-text" if render else None)
+        self.title_text, self._render_given = title, render
+
     def compose(self) -> ComposeResult:
         heading = Static(id="verdict", markup=False)
         heading.display = False
-        with Vertical(classes="dialog -wide"):
+        with Vertical(classes="dialog -wide") as box:
+            box.border_title = self.title_text
             yield heading
             with VerticalScroll(id="checks"):
                 yield Static(id="found", markup=False)
@@ -98,7 +112,7 @@ class TextDialog(Dialog[Result]):
 
     def render_text(self, width: int) -> Content:
         """Return the text in rows of `width` cells."""
-        raise NotImplementedError
+        return self._render_given(width) if self._render_given else Content("")
 
 
 class Confirm(ModalScreen[bool], SizedScreen[bool]):
@@ -124,7 +138,7 @@ class ErrorDialog(Dialog[None]):
     """Shows an error that has no place on the current screen."""
 
     HEADING: ClassVar = "error"
-    BINDINGS: ClassVar = [Binding("escape,enter,space,q", "dismiss", "close", key_display="esc")]
+    BINDINGS: ClassVar = [Binding("enter,space", "leave", "close", show=False)]
 
     def __init__(self, error: DflashError | OSError) -> None:
         super().__init__()
@@ -142,20 +156,6 @@ class KeyGroup(NamedTuple):
     """The heading of the group."""
     keys: list[tuple[str, str]]
     """Each key and its action."""
-
-
-class Help(TextDialog[None]):
-    """Lists the keys of the screen below it, in groups."""
-
-    HEADING: ClassVar = "keys"
-    BINDINGS: ClassVar = [Binding("escape,enter,question_mark,q", "dismiss", "close", key_display="esc")]
-
-    def __init__(self, groups: Iterable[KeyGroup]) -> None:
-        super().__init__()
-        self.groups = list(groups)
-
-    def render_text(self, width: int) -> Content:
-        return render_keys(self.groups, width)
 
 
 def render_keys(groups: Sequence[KeyGroup], width: int) -> Content:
@@ -219,6 +219,20 @@ def _format_key(binding: Binding) -> str:
 _ROW_EDGES = 3  # a scrollbar, and a blank on each side
 
 
+class DialogField(TextField):
+    """The text field of a dialog: enter calls the dialog's `action_take`, after all typed keys were handled."""
+
+    BINDINGS: ClassVar = [Binding("enter", "submit", "take it", key_display="⏎")]
+
+    async def action_submit(self) -> None:
+        await self.screen.run_action("take")
+
+    def on_paste(self, event: Paste) -> None:
+        """Take a pasted line that ends with an Enter."""
+        if len(event.text.splitlines()) == 1 and event.text.endswith(("\r", "\n")):
+            self.call_later(self.action_submit)
+
+
 class ListDialog(Dialog[Result]):
     """A list to choose from; `choose` acts on the highlighted row, `take` on the typed text."""
 
@@ -228,7 +242,7 @@ class ListDialog(Dialog[Result]):
     def __init__(self) -> None:
         super().__init__()
         self.heading, self.rows = Static(id="heading", markup=False), MarkedList(id="rows", markup=False)
-        self.field, self.about = TextField(id="field", password=self.SECRET), Static(id="about", markup=False)
+        self.field, self.about = DialogField(id="field", password=self.SECRET), Static(id="about", markup=False)
         self.detail = VerticalScroll(self.about, id="detail")
         self.heading.display = self.rows.display = self.field.display = self.detail.display = False
         self.box = Vertical(self.heading, self.rows, self.field, self.detail, classes="dialog -wide -list")
@@ -287,8 +301,7 @@ class ListDialog(Dialog[Result]):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        listed = not self.is_typing and bool(self.rows.option_count)
-        return {"choose": listed, "type": listed, "take": self.is_typing}.get(action, True)
+        return action not in {"choose", "type"} or (not self.is_typing and bool(self.rows.option_count))
 
     def action_leave(self) -> None:
         """Close the text field, discarding its text, or the dialog."""
@@ -296,6 +309,59 @@ class ListDialog(Dialog[Result]):
             self.close_field()
         else:
             self.dismiss(None)
+
+
+class ChoiceDialog(ListDialog[Result]):
+    """Offers values, and a field for another one, which is opened at once if there is no choice.
+
+    Returns the chosen value, or None. `read` parses what was typed; its UsageError is shown.
+    """
+
+    BINDINGS: ClassVar = [Binding("enter", "choose", "take it", key_display="⏎", priority=True)]
+
+    def __init__(
+        self,
+        title: str,
+        offers: Iterable[tuple[Result, Content]],
+        chosen: Result,
+        read: Callable[[str], Result],
+        *,
+        other: str = "another …",
+        typed: str = "",
+        example: str = "",
+        about: str = "",
+    ) -> None:
+        super().__init__()
+        self.box.border_title, self.offers, self.chosen, self.read = title, list(offers), chosen, read
+        self.other, self.typed, self.example, self.text = other, typed, example, about
+
+    def on_mount(self) -> None:
+        if self.text:
+            self.show_heading(self.text)
+        values = [value for value, _ in self.offers]
+        marks = [("● ", "bold $accent") if value == self.chosen else ("  ", "") for value in values]
+        rows = [Content.assemble(mark, text) for mark, (_, text) in zip(marks, self.offers, strict=True)]
+        rows += [Content.assemble((f"  {self.other}", MUTED_ROW))] if rows else []
+        self.show_rows(rows, values.index(self.chosen) if self.chosen in values else 0)
+        if len(values) < 2:
+            self._type()
+
+    def _type(self) -> None:
+        self.open_field(self.typed, self.example)
+
+    def action_choose(self) -> None:
+        """Return the highlighted value, or open the field to type another."""
+        if self.place < len(self.offers):
+            self.dismiss(self.offers[self.place][0])
+        else:
+            self._type()
+
+    def action_take(self) -> None:
+        """Return the typed value."""
+        try:
+            self.dismiss(self.read(self.field.value))
+        except UsageError as error:
+            self.show_detail(render_error(error.what, error.evidence, error.hint))
 
 
 NONE = "no alarms"
@@ -321,27 +387,17 @@ def render_alarms(alarms: Sequence[Alarm], now: float, width: int, rows: int, ca
     return Content("\n").join(lines)
 
 
-class AlarmDialog(Dialog[None]):
-    """Lists the alarms with their evidence and remedies."""
-
-    HEADING: ClassVar = "alarms"
-    BINDINGS: ClassVar = [Binding("escape,enter,exclamation_mark,q", "dismiss", "close", key_display="esc")]
-
-    def __init__(self, alarms: Sequence[Alarm], now: float) -> None:
-        super().__init__()
-        self.alarms, self.now = alarms, now
-
-    def compose(self) -> ComposeResult:
-        rows = []
-        for alarm in self.alarms:
-            since = f"{format_duration(max(0.0, self.now - alarm.since))}, {alarm.kind}"
-            rows += [
-                Content.assemble(("! ", "bold $error"), (alarm.what, "bold"), (f"\n  for {since}", MUTED)),
-                Content(f"  {alarm.evidence}"),
-                Content.assemble(("  → ", "bold $primary"), f"{name_commands(alarm.hint)}\n"),
-            ]
-        with VerticalScroll(classes="dialog"):
-            yield Static(Content("\n").join(rows or [Content(NONE)]), markup=False)
+def render_alarm_list(alarms: Sequence[Alarm], now: float, width: int) -> Content:
+    """Return all alarms with their evidence and remedies, in rows of `width` cells."""
+    rows = []
+    for alarm in alarms:
+        rows += [
+            render_hung(("! ", "bold $error"), alarm.what, width).stylize("bold"),
+            Content.assemble((f"  for {format_duration(max(0.0, now - alarm.since))}, {alarm.kind}", MUTED)),
+            render_hung(("  ", ""), alarm.evidence, width),
+            render_hung(("  → ", "bold $primary"), f"{name_commands(alarm.hint)}\n", width),
+        ]
+    return Content("\n").join(rows or [Content(NONE)])
 
 
 class TrustDialog(TextDialog[bool]):
@@ -350,7 +406,7 @@ class TrustDialog(TextDialog[bool]):
     HEADING: ClassVar = "trust"
     BINDINGS: ClassVar = [
         Binding("y", "dismiss(True)", "yes, until it changes"),
-        Binding("n,escape,q", "dismiss(False)", "cancel"),
+        Binding("n", "leave", "cancel"),
     ]
 
     def __init__(self, question: str, ingredients: Sequence[Ingredient]) -> None:
@@ -371,12 +427,14 @@ class TrustDialog(TextDialog[bool]):
 
 async def confirm_design(app: App[Any], design: Design) -> bool:
     """Return whether the arms of an experiment are trusted, asking the user if needed."""
+    if not design.launched:
+        return True
     try:
-        recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        recipe = recipe_loader.find_recipe(design.launched[0].request.recipe)
     except DflashError as error:
         app.push_screen(ErrorDialog(error))
         return False
-    return await confirm_trust(app, recipe, [arm.plan for arm in design.arms])
+    return await confirm_trust(app, recipe, [arm.plan for arm in design.launched])
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:

@@ -13,7 +13,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
-from textual.widgets import Input, OptionList
+from textual.widgets import OptionList
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.postmortem import Postmortem
@@ -24,9 +24,9 @@ from dflash_tui.planning.request import Hint, LaunchChanges, format_advice, name
 from dflash_tui.presentation.plan_text import format_verdict
 from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ListDialog, TextDialog, measure_text
+from dflash_tui.tui.dialogs.basic import DialogField, ListDialog, TextDialog, measure_text
 from dflash_tui.tui.render.plan import render_command_diff, render_hung
-from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, TextField, once_composed
+from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, once_composed
 
 if TYPE_CHECKING:
     from dflash_tui.launch.preflight.check import Check
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 
 _STYLES = {"ok": ("✓ ", "$success"), "warn": ("! ", "bold $warning"), "fail": ("✗ ", "bold $error")}
+
+
+class ReasonField(DialogField):
+    """The field for the reason to launch although a check fails."""
+
+    BINDINGS: ClassVar = [Binding("enter", "submit", "launch", key_display="⏎", tooltip="Launch for this reason")]
 
 
 class Doctor(TextDialog[str | None]):
@@ -45,12 +51,10 @@ class Doctor(TextDialog[str | None]):
 
     HEADING: ClassVar = "doctor"
     BINDINGS: ClassVar = [
-        Binding("enter", "launch", "launch", key_display="⏎", priority=True, tooltip="Launch for this reason"),
-        Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
         Binding("r", "run_checks", "check again"),
-        Binding("o", "take('o')", "set it", tooltip="Make the setting that a fix names, and check again"),
-        Binding("v", "take('v')", "that variant", tooltip="Take the variant that a fix names, and check again"),
-        Binding("s", "take('s')", "that profile", tooltip="Take the profile that a fix names, and check again"),
+        Binding("o", "fix('o')", "set it", tooltip="Make the setting that a fix names, and check again"),
+        Binding("v", "fix('v')", "that variant", tooltip="Take the variant that a fix names, and check again"),
+        Binding("s", "fix('s')", "that profile", tooltip="Take the profile that a fix names, and check again"),
         Binding("F", "insist", "launch anyway", priority=True),
     ]
 
@@ -73,7 +77,7 @@ class Doctor(TextDialog[str | None]):
 
     def compose(self) -> ComposeResult:
         yield from super().compose()
-        self.because = TextField(id="because", placeholder="launch anyway, because …")
+        self.because = ReasonField(id="because", placeholder="launch anyway, because …")
 
     @once_composed
     def on_mount(self) -> None:
@@ -86,9 +90,7 @@ class Doctor(TextDialog[str | None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         typing = self.has_class("-typing")
-        if action == "launch":
-            return typing
-        if action == "take":
+        if action == "fix":
             return not typing and bool(self.change and self._find_way(str(parameters[0])))
         return action != "insist" or (self._may_insist and not typing)
 
@@ -131,7 +133,7 @@ class Doctor(TextDialog[str | None]):
         hints = [part for part in parts if isinstance(part, Hint) and not part.is_example]
         return next((hint.changes for hint in hints if find_key(hint) == key), LaunchChanges())
 
-    def action_take(self, key: str) -> None:
+    def action_fix(self, key: str) -> None:
         """Apply a fix to the plan and run the checks again."""
         if self.change and (changes := self._find_way(key)):
             try:
@@ -145,12 +147,12 @@ class Doctor(TextDialog[str | None]):
         """Ask why to launch although a check failed."""
         if self._may_insist:
             self.add_class("-typing")
-            self.query_one(TextField).open()
+            self.because.open()
             self.refresh_bindings()
 
-    def action_launch(self) -> None:
+    def action_take(self) -> None:
         """Launch if a reason was typed."""
-        if reason := self.query_one("#because", Input).value.strip():
+        if reason := self.because.value.strip():
             self.dismiss(reason)
         else:
             self.notify("write why you launch although a check failed: the run keeps it", markup=False)
@@ -195,12 +197,10 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
     SECRET: ClassVar = True
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "check and launch", key_display="⏎", priority=True),
-        Binding("enter", "take", "check and launch", key_display="⏎", priority=True),
         Binding("y", "choose", "check and launch", show=False),
         Binding("down,j", "highlight(1)", "next", show=False),
         Binding("up,k", "highlight(-1)", "previous", show=False),
         *(Binding(str(number), f"go_to({number})", f"choose {number}", show=False) for number in range(1, 10)),
-        Binding("escape,q", "dismiss(None)", "cancel", key_display="esc"),
     ]
 
     def __init__(self, run: Run, failure: Postmortem | None = None) -> None:

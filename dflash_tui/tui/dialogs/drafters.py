@@ -46,10 +46,8 @@ class DrafterDialog(ListDialog[DrafterChoice]):
 
     HEADING: ClassVar = "new pair"
     BINDINGS: ClassVar = [
-        Binding("enter", "take", "look", key_display="⏎", priority=True, tooltip="Ask the hub, too, about OWNER/NAME"),
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe of it"),
         Binding("slash", "type", "find", key_display="/", tooltip="Words of a pair, or a model as OWNER/NAME"),
-        Binding("escape", "leave", "close", key_display="esc"),
     ]
 
     def __init__(self, place: Place) -> None:

@@ -25,7 +25,7 @@ from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import describe_variation
-from dflash_tui.tui.dialogs.basic import Confirm, ListDialog, TextDialog, confirm_trust
+from dflash_tui.tui.dialogs.basic import ChoiceDialog, Confirm, ListDialog, TextDialog, confirm_trust
 from dflash_tui.tui.render.experiment import STATUS
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, list_broken_options, once_composed, render_error
@@ -76,7 +76,6 @@ class ExperimentList(ListDialog[str]):
     HEADING: ClassVar = "A/Bs and tunes"
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "open", key_display="⏎", priority=True),
-        Binding("escape,q,o", "leave", "close", key_display="esc"),
     ]
 
     def on_mount(self) -> None:
@@ -134,7 +133,6 @@ def _describe_planned(design: Design, resolved_recipes: list[ResolvedRecipe]) ->
 
 
 Offers = Sequence[tuple[str, str]]
-_OTHER = "another …"
 
 
 def list_variations(plan: Plan) -> Offers:
@@ -154,84 +152,40 @@ def list_variations(plan: Plan) -> Offers:
     return [*offers, *((f"patch.{name}=on,off", "with and without this patch") for name in plan.patches)]
 
 
-class VariationDialog(ListDialog[str]):
-    """Asks what to vary; returns a value of `--vary`, or None."""
+class ExperimentDialog(TextDialog[str | None]):
+    """Asks for confirmation of an experiment; returns its id once its driver is running, or None."""
 
-    HEADING: ClassVar = "what varies"
-    BINDINGS: ClassVar = [
-        Binding("enter", "choose", "take it", key_display="⏎", priority=True),
-        Binding("enter", "take", "take it", key_display="⏎", priority=True),
-        Binding("escape,q", "leave", "close", key_display="esc"),
-    ]
-
-    def __init__(self, offers: Offers, chosen: str, example: str) -> None:
-        super().__init__()
-        known = any(words == chosen for words, _ in offers)
-        self.offers = [*offers] if known else [(chosen, "as it is now"), *offers]
-        self.chosen, self.example = chosen, example
-
-    def on_mount(self) -> None:
-        column = max(len(words) for words, _ in self.offers) + 2
-        rows = [Content.assemble((f"{words:<{column}}", "bold"), (about, MUTED_ROW)) for words, about in self.offers]
-        place = [words for words, _ in self.offers].index(self.chosen)
-        self.show_rows([*rows, Content.assemble((_OTHER, MUTED_ROW))], place)
-
-    def action_choose(self) -> None:
-        """Choose the highlighted variation, or open the field to type one."""
-        if self.place < len(self.offers):
-            self.dismiss(self.offers[self.place][0])
-        else:
-            self.open_field(self.chosen, self.example)
-
-    def action_take(self) -> None:
-        """Return the typed text."""
-        self.dismiss(self.field.value.strip())
-
-
-class OptionWords(ListDialog[str]):
-    """Asks for options of an A/B; returns the typed text, or None."""
-
-    HEADING: ClassVar = "options of the A/B"
-    BINDINGS: ClassVar = [
-        Binding("enter", "take", "take them", key_display="⏎", priority=True),
-        Binding("escape", "leave", "close", key_display="esc"),
-    ]
-
-    def __init__(self, chosen: str) -> None:
-        super().__init__()
-        self.chosen = chosen
-
-    def on_mount(self) -> None:
-        self.show_detail(f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}")
-        self.open_field(self.chosen, "rounds=2 temperature=0.7")
-
-    def action_take(self) -> None:
-        """Return the typed text."""
-        self.dismiss(self.field.value.strip())
-
-
-class NewExperiment(TextDialog[str | None]):
-    """Asks for confirmation of an A/B; returns its id once its driver is running, or None."""
-
-    HEADING: ClassVar = "new A/B"
     BINDINGS: ClassVar = [
         Binding("enter", "begin", "begin", key_display="⏎"),
         Binding("v", "vary", "vary"),
-        Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
-        Binding("minus", "boots(-1)", "fewer boots", show=False),
-        Binding("h", "honest", "quick or honest"),
-        Binding("o", "options", "options"),
-        Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
-    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
+    EXAMPLE: ClassVar = ""
+    DEFAULT: ClassVar = ""
+    """What is varied if the user chooses nothing."""
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
         self.unsuited = unsuited  # why the recipe would not start here
-        self.plan, self.vary, self.boots, self.options = plan, varying.DEFAULT, 2, ""
+        self.plan, self.vary = plan, self.DEFAULT
         self.planned: PlannedExperiment | None = None
         self.progress = Content("")
         self.beginning = False
+
+    def render_head(self) -> Content:
+        """Return the heading: the experiment, and how sure or long it is."""
+        raise NotImplementedError
+
+    def plan_now(self) -> PlannedExperiment:
+        """Return the planned experiment; runs in a thread.
+
+        Raises:
+            UsageError: it cannot be planned, or another experiment is running.
+        """
+        raise NotImplementedError
+
+    def list_offers(self) -> Offers:
+        """Return the possible variations, and what each compares."""
+        return list_variations(self.plan)
 
     @once_composed
     def on_mount(self) -> None:
@@ -256,22 +210,6 @@ class NewExperiment(TextDialog[str | None]):
         self.say(("looking …", MUTED))
         self.refresh_plan()
 
-    def render_head(self) -> Content:
-        """Return the heading: the experiment, and how reliable its verdict will be."""
-        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
-        return Content.assemble(
-            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
-            (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
-        )  # fmt: skip
-
-    def plan_now(self) -> PlannedExperiment:
-        """Return the planned experiment; runs in a thread.
-
-        Raises:
-            UsageError: it cannot be planned, or another experiment is running.
-        """
-        return plan_experiment(self.plan, self.vary, self.boots, self.options)
-
     @work(exclusive=True, group="ab")
     async def refresh_plan(self) -> None:
         """Plan the experiment in a thread, and show the plan or the error."""
@@ -284,38 +222,24 @@ class NewExperiment(TextDialog[str | None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Allow only closing the dialog while an experiment is beginning."""
-        return not self.beginning or action == "dismiss"
-
-    def action_honest(self) -> None:
-        self.boots = 1 if self.boots > 1 else 2
-        self.plan_again()
-
-    def action_boots(self, step: int) -> None:
-        self.boots = max(1, min(_MOST_BOOTS, self.boots + step))
-        self.plan_again()
-
-    def list_offers(self) -> Offers:
-        """Return the possible variations, and what each compares."""
-        return list_variations(self.plan)
+        return not self.beginning or action == "leave"
 
     def action_vary(self) -> None:
         """Choose or type what to vary."""
-        self.app.push_screen(VariationDialog(self.list_offers(), self.vary, self.EXAMPLE), self.take_variation)
-
-    def action_options(self) -> None:
-        """Type options."""
-        self.app.push_screen(OptionWords(self.options), self.take_options)
-
-    def take_options(self, words: str | None) -> None:
-        """Plan the A/B with the typed options."""
-        if words is not None:
-            self.options = words
-            self.plan_again()
+        offers = dict(self.list_offers())
+        offers = {self.vary: "as it is now", **offers} if self.vary not in offers else offers
+        column = max(map(len, offers)) + 2
+        rows = [
+            (words, Content.assemble((f"{words:<{column}}", "bold"), (about, MUTED_ROW)))
+            for words, about in offers.items()
+        ]
+        dialog = ChoiceDialog("what varies", rows, self.vary, str.strip, typed=self.vary, example=self.EXAMPLE)
+        self.app.push_screen(dialog, self.take_variation)
 
     def take_variation(self, words: str | None) -> None:
         """Plan the experiment with the chosen variation; an empty one is the default."""
         if words is not None:
-            self.vary = words or varying.DEFAULT
+            self.vary = words or self.DEFAULT
             self.plan_again()
 
     def action_begin(self) -> None:
@@ -381,29 +305,79 @@ def _render_error(error: DflashError | OSError) -> Content:
     return render_error(error.strerror or str(error), "", "")
 
 
+class NewExperiment(ExperimentDialog):
+    """Asks for confirmation of an A/B."""
+
+    HEADING: ClassVar = "new A/B"
+    BINDINGS: ClassVar = [
+        Binding("plus,equals_sign", "boots(1)", "boots", key_display="+ -"),
+        Binding("minus", "boots(-1)", "fewer boots", show=False),
+        Binding("h", "honest", "quick or honest"),
+        Binding("o", "options", "options"),
+    ]
+    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B, url=http://host:8000"
+    DEFAULT: ClassVar = varying.DEFAULT
+
+    def __init__(self, plan: Plan, unsuited: str = "") -> None:
+        super().__init__(plan, unsuited)
+        self.boots, self.options = 2, ""
+
+    def render_head(self) -> Content:
+        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        return Content.assemble(
+            ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
+            (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
+        )  # fmt: skip
+
+    def plan_now(self) -> PlannedExperiment:
+        return plan_experiment(self.plan, self.vary, self.boots, self.options)
+
+    def action_honest(self) -> None:
+        self.boots = 1 if self.boots > 1 else 2
+        self.plan_again()
+
+    def action_boots(self, step: int) -> None:
+        self.boots = max(1, min(_MOST_BOOTS, self.boots + step))
+        self.plan_again()
+
+    def action_options(self) -> None:
+        """Type options."""
+        dialog = ChoiceDialog(
+            "options of the A/B",
+            (),
+            self.options,
+            str.strip,
+            typed=self.options,
+            example="rounds=2 temperature=0.7",
+            about=f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}",
+        )
+        self.app.push_screen(dialog, self.take_options)
+
+    def take_options(self, words: str | None) -> None:
+        """Plan the A/B with the typed options."""
+        if words is not None:
+            self.options = words
+            self.plan_again()
+
+
 _MINUTES = (10, 20, 30, 45, 60, 90, 120, 240)
 
 
-class NewTune(NewExperiment, inherit_bindings=False):
-    """Asks for confirmation of a tune; returns its id once its driver is running, or None."""
+class NewTune(ExperimentDialog):
+    """Asks for confirmation of a tune."""
 
     HEADING: ClassVar = "new tune"
     BINDINGS: ClassVar = [
-        Binding("enter", "begin", "begin", key_display="⏎"),
-        Binding("v", "vary", "vary"),
         Binding("plus,equals_sign", "budget(1)", "budget", key_display="+ -"),
         Binding("minus", "budget(-1)", "a smaller budget", show=False),
-        Binding("question_mark", "app.keys", "help", key_display="?"),
-        Binding("escape,q", "dismiss(None)", "close", key_display="esc"),
     ]
     EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__(plan, unsuited)
-        self.vary, self.minutes = "", 30
+        self.minutes = 30
 
     def render_head(self) -> Content:
-        """Return the heading: the tune, and how long it may take."""
         return Content.assemble(
             ("Tune ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}\n",
             (f"{format_duration(60.0 * self.minutes)} of boots", "bold"),
@@ -411,11 +385,6 @@ class NewTune(NewExperiment, inherit_bindings=False):
         )  # fmt: skip
 
     def plan_now(self) -> PlannedExperiment:
-        """Return the planned tune; runs in a thread.
-
-        Raises:
-            UsageError: it cannot be planned, or another experiment is running.
-        """
         from dflash_tui.experiments import tuner
 
         request = builder.ExperimentRequest(self.plan.relaunch_request)
@@ -423,14 +392,7 @@ class NewTune(NewExperiment, inherit_bindings=False):
         return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
-        """Return the settings to try; an empty text is all relevant ones."""
         return [("", "all that may matter here"), *list_variations(self.plan)[1:]]
-
-    def take_variation(self, words: str | None) -> None:
-        """Plan the tune with the chosen settings; an empty text is all relevant ones."""
-        if words is not None:
-            self.vary = words
-            self.plan_again()
 
     def action_budget(self, step: int) -> None:
         place = _MINUTES.index(self.minutes) + step

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
-from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import format_duration
 from dflash_tui.peers import far_program, transport
 from dflash_tui.peers.transport import NeedsProgram
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Dialog, ListDialog
-from dflash_tui.tui.widgets.basic import MUTED_ROW, render_error
+from dflash_tui.tui.dialogs.basic import ChoiceDialog, Dialog
+from dflash_tui.tui.widgets.basic import render_error
 
 Hosts = tuple[str, ...]
 _ALONE = "this machine alone"
-_OTHER = "another host …"
 _MOST = 8
 
 
@@ -33,58 +32,24 @@ def list_used_hosts(runs: Iterable[Run]) -> list[Hosts]:
     return list(dict.fromkeys(reversed(used)))[:_MOST]
 
 
-class PeerDialog(ListDialog[Hosts]):
-    """Asks for the other hosts of a server; returns their names (empty for this machine alone), or None."""
+def build_host_dialog(chosen: Hosts, used: Iterable[Hosts]) -> ChoiceDialog[Hosts]:
+    """Return a dialog that asks for the other hosts of a server; no host is this machine alone."""
+    offered = dict.fromkeys([(), *((chosen,) if chosen else ()), *used])
+    return ChoiceDialog(
+        "hosts",
+        [(hosts, Content(", ".join(hosts) or _ALONE)) for hosts in offered],
+        chosen,
+        _read_hosts,
+        other="another host …",
+        example="as for ssh: NAME, USER@NAME or an address; several with spaces",
+        about="Serve together with another machine, over ssh and one cable.",
+    )
 
-    HEADING: ClassVar = "hosts"
-    BINDINGS: ClassVar = [
-        Binding("enter", "choose", "choose", key_display="⏎", priority=True, tooltip="Serve together with these hosts"),
-        Binding("enter", "take", "choose", key_display="⏎", priority=True, tooltip="Serve together with these hosts"),
-        Binding("escape", "leave", "close", key_display="esc", tooltip="Leave the field, or close"),
-    ]
 
-    def __init__(self, chosen: Hosts, used: Sequence[Hosts]) -> None:
-        super().__init__()
-        self.chosen, self.refused = chosen, ""
-        self.offered: list[Hosts] = list(dict.fromkeys([(), *((chosen,) if chosen else ()), *used]))
-
-    def on_mount(self) -> None:
-        self.show_heading("Serve together with another machine, over ssh and one cable.")
-        marks = [("● ", "bold $accent") if hosts == self.chosen else ("  ", "") for hosts in self.offered]
-        rows = [
-            Content.assemble(mark, ", ".join(hosts) or _ALONE) for mark, hosts in zip(marks, self.offered, strict=True)
-        ]
-        self.show_rows([*rows, Content.assemble((f"  {_OTHER}", MUTED_ROW))], self.offered.index(self.chosen))
-        if len(self.offered) == 1:
-            self._type()
-
-    def _type(self) -> None:
-        self.open_field(placeholder="as for ssh: NAME, USER@NAME or an address; several with spaces")
-
-    def action_choose(self) -> None:
-        """Return the highlighted hosts, or open the field to type others."""
-        if self.place < len(self.offered):
-            self.dismiss(self.offered[self.place])
-        else:
-            self._type()
-
-    def action_take(self) -> None:
-        """Return the typed hosts."""
-        hosts = tuple(self.field.value.split())
-        try:
-            transport.check_hosts(hosts)
-        except UsageError as error:
-            self.refused = self.field.value
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
-            return
-        self.dismiss(hosts)
-
-    @on(Input.Changed)
-    def _on_typed(self, message: Input.Changed) -> None:
-        message.stop()
-        if self.field.value != self.refused:  # the change event may arrive after enter
-            self.refused = ""
-            self.show_detail("")
+def _read_hosts(text: str) -> Hosts:
+    hosts = tuple(text.split())
+    transport.check_hosts(hosts)
+    return hosts
 
 
 class ProgramDialog(Dialog[bool]):
@@ -93,7 +58,6 @@ class ProgramDialog(Dialog[bool]):
     HEADING: ClassVar = "a host without dflash-tui"
     BINDINGS: ClassVar = [
         Binding("y", "install", "install", tooltip="Install dflash-tui on that host, in our own folder"),
-        Binding("escape,n,q", "leave", "cancel", key_display="esc", tooltip="Cancel the installation, or close"),
     ]
 
     def __init__(self, error: NeedsProgram) -> None:

@@ -79,10 +79,7 @@ class OptionsDialog(ListDialog[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
-        Binding("enter", "take", "keep", key_display="⏎", priority=True, tooltip="Keep what was typed"),
         Binding("x", "reset", "as the recipe has it", tooltip="Take the change of this option back"),
-        Binding("escape", "leave", "close", key_display="esc", tooltip="Leave the field, or close"),
-        Binding("q,o", "leave", "close", show=False),
     ]
 
     def __init__(self, choice: LaunchSelection, recipe: Recipe) -> None:

@@ -118,10 +118,7 @@ class PatchScreen(TextDialog[None]):
     """Shows the patches of a plan and their diffs; `a` builds the patched engine."""
 
     HEADING: ClassVar = "patches"
-    BINDINGS: ClassVar = [
-        Binding("escape,q,p", "dismiss", "close", key_display="esc"),
-        Binding("a", "apply", "make the engine now"),
-    ]
+    BINDINGS: ClassVar = [Binding("a", "apply", "make the engine now")]
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()

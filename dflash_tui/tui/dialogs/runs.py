@@ -128,7 +128,6 @@ class RunList(ListDialog[Run]):
         Binding("enter", "choose", "watch or replay", key_display="⏎", priority=True),
         Binding("x", "export", "export"),
         Binding("h", "history", "history"),
-        Binding("escape,q,r", "leave", "close", key_display="esc"),
     ]
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -186,7 +185,6 @@ class HistoryScreen(TextDialog[None]):
     """Compares the starts on this machine: number, median, spread and phases of each kind."""
 
     HEADING: ClassVar = "starts of this machine"
-    BINDINGS: ClassVar = [Binding("escape,q,h", "dismiss", "close", key_display="esc")]
     starts: list[RecordedStart] | None = None
 
     @once_composed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
@@ -51,26 +51,10 @@ if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not
     from dflash_tui.peers.transport import NeedsProgram
     from dflash_tui.tui.dialogs.drafters import DrafterChoice
 
+_PROBE_PATIENCE = 0.1  # seconds that the first frame waits for the GPUs
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for foreign servers
 _HOSTS_SETTLED = 0.4  # seconds that a plan must be shown before its hosts are surveyed
-_OF_RECIPE = frozenset(
-    {
-        "check",
-        "mode",
-        "method",
-        "tokens",
-        "profile",
-        "options",
-        "patches",
-        "variant",
-        "hosts",
-        "copy",
-        "ab",
-        "tune",
-        "details",
-        "keep",
-    }
-)
+_OF_RECIPE = frozenset({"check", "options", "patches", "hosts", "copy", "ab", "tune", "details", "keep"})
 """The actions that need a highlighted recipe."""
 
 
@@ -172,25 +156,25 @@ class LaunchScreen(SizedScreen[None]):
         Binding("enter", "check(True)", "Launch", priority=True, tooltip="Run the checks, then launch the plan"),
         Binding("enter", "unfold", "Show them", priority=True, tooltip="Show the recipes that would not start here"),
         Binding("escape", "unfilter", "All recipes", key_display="esc", tooltip="Show all recipes again"),
-        Binding("e", "mode", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
-        Binding("exclamation_mark", "fast", "Fast", key_display="!",
+        Binding("e", "change('mode')", "Mode", tooltip="Choose the mode: eager, graphs or compile"),
+        Binding("exclamation_mark", "change('set_up')", "Fast", key_display="!",
                 tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
         Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
-        Binding("plus,equals_sign", "tokens(1)", "Drafts", key_display="+/-",
+        Binding("plus,equals_sign", "change('tokens')", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
-        Binding("minus", "tokens(-1)", "Draft one token less", show=False),
-        Binding("s", "profile", "Profile", tooltip="Next profile: stock (newest vLLM) or seed (as published)"),
+        Binding("minus", "change('tokens', -1)", "Draft one token less", show=False),
+        Binding("s", "change('profile')", "Profile", tooltip="Next profile: stock (newest vLLM) or seed (published)"),
         Binding("o", "options", "Options", tooltip="Options: context, memory share, requests, port, any flag"),
         Binding("p", "patches", "Patches", tooltip="Patches: their state, and what they change in vLLM"),
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         # Priority: keys typed right after it go to the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
         Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
-        Binding("v", "variant", "Variant", tooltip="Next variant, for instance another drafter"),
-        Binding("g", "gpu", "GPU", tooltip="Next GPU"),
-        Binding("m", "method", "Method", tooltip="Next method of speculation, such as mtp, or none"),
+        Binding("v", "change('variant')", "Variant", tooltip="Next variant, for instance another drafter"),
+        Binding("g", "change('gpu')", "GPU", tooltip="Next GPU"),
+        Binding("m", "change('method')", "Method", tooltip="Next method of speculation, such as mtp, or none"),
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
         Binding("i", "details", "Details", tooltip="The whole plan and its command, or what counts"),
         Binding("k", "keep", "Keep", tooltip="Keep what is chosen here as a recipe of yours"),
@@ -226,10 +210,20 @@ class LaunchScreen(SizedScreen[None]):
         self._was_left = False
         self.wanted = ""  # the recipe to highlight once the list is mounted
         self.detailed = False
+        self._held: bool | None = None  # the check that waits until the recipes are sorted: whether it launches
         self.running: list[Run] = []
         self.foreign: list[FoundServer] = []
         self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
         self._list: RecipeList | None = None
+        self._unpainted = ExitStack()
+
+    async def prepare(self) -> None:
+        """Read what the first frame shows, so that it is drawn once; a slow driver's GPUs are drawn later."""
+        probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
+        self.entries = await asyncio.to_thread(self.load)
+        self.running = await asyncio.to_thread(registry.list_living_runs)
+        with suppress(TimeoutError):
+            self.choice.probe = await asyncio.wait_for(probing, _PROBE_PATIENCE)
 
     def choose(self, name: str) -> None:
         """Highlight the recipe called `name`."""
@@ -255,16 +249,31 @@ class LaunchScreen(SizedScreen[None]):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
+        self._unpainted.enter_context(self.app.batch_update())
         self.call_after_refresh(self.draw)
+        self.call_after_refresh(self.call_after_refresh, self.paint)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
         self.set_interval(_SEARCH_INTERVAL, each_in_turn(self.find_foreign))
-        self.find_foreign()
 
     def on_screen_resume(self) -> None:
         self.choice.forget_models()  # models may have been downloaded since
         self.choice.verified = verification.list_verifications()
-        self.probe_and_list()
+        if self._was_left:
+            self.look_around()
+
+    def paint(self) -> None:
+        """Paint the first frame, which is whole now; then look for what it does without."""
+        self._unpainted.close()
+        self.refresh(layout=True)
+        self.call_after_refresh(self.draw)
+        self.call_after_refresh(self.look_around)
+
+    def look_around(self) -> None:
+        """Search for what the first frame does without."""
+        if self._was_left or self.choice.probe is None:
+            self.probe_and_list()
         self.load_speeds()
+        self.find_foreign()
         if self._was_left:
             self.reload_entries()
 
@@ -287,17 +296,16 @@ class LaunchScreen(SizedScreen[None]):
         """Read the GPUs and the running servers in a thread."""
         if not self.is_active and self.choice.probe:
             return
-        is_first = self.choice.probe is None
-        with self.app.batch_update() if is_first else nullcontext():  # paint the servers together with everything else
-            self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
-            if is_first or self.running != before:
-                self.draw()
-        if is_first:
-            self.refresh()  # Textual drops a layout made inside a batch
+        self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
+        if self.running != before:
+            self.draw()
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
         self.draw()
+        if self._held is not None:
+            held, self._held = self._held, None
+            self.action_check(held)
         await self._load_earlier_starts()
 
     @work(exclusive=True, group="speeds")
@@ -416,62 +424,27 @@ class LaunchScreen(SizedScreen[None]):
         self._draw_plan()
         self.refresh_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         recipes = self._recipes
         filtering, filtered = (recipes.filtering, recipes.filtered) if recipes else (False, False)
         if filtering or action == "unfilter":
             return filtered and action == "unfilter"
-        chosen = self.chosen
         if action == "filter":
             return bool(recipes and recipes.entries)
         if action == "unfold":
             return bool(recipes and recipes.is_on_fold)
-        if action in _OF_RECIPE and not isinstance(chosen, Recipe):
-            return False
-        if isinstance(chosen, Recipe) and action in {"variant", "profile", "tokens", "fast"}:
-            drafts = (self.choice.request(chosen).method or chosen.method) is not Method.NONE
-            return {
-                "variant": bool(chosen.variants),
-                "profile": len(chosen.profiles) > 1,
-                "tokens": drafts,
-                "fast": drafts and self.choice.has_fast(chosen),
-            }[action]
-        return len(self.choice.cards) > 1 if action == "gpu" else True
+        if action == "change":
+            return self.choice.can_change(self._recipe, str(parameters[0]))
+        return action not in _OF_RECIPE or self._recipe is not None
 
-    def action_mode(self) -> None:
-        if planned := self._plan():
-            self.choice.next_mode(planned.resolved.recipe)
-            self.draw()
-
-    def action_method(self) -> None:
-        if isinstance(recipe := self.chosen, Recipe):
-            self.choice.next_method(recipe)
-            self.draw()
-            self.refresh_bindings()
-
-    def action_tokens(self, more: int) -> None:
-        if planned := self._plan():
-            self.choice.add_tokens(planned.resolved.recipe, more)
-            self.draw()
-
-    def action_profile(self) -> None:
-        if recipe := self._recipe:
-            self.choice.next_profile(recipe)
-            self.draw()
-
-    def action_fast(self) -> None:
-        if (recipe := self._recipe) and self._plan():
-            self.choice.toggle_fast(recipe)
-            self.draw()
-
-    def action_variant(self) -> None:
-        if recipe := self._recipe:
-            self.choice.next_variant(recipe)
-            self.draw()
-
-    def action_gpu(self) -> None:
-        self.choice.next_gpu(self._recipe)
+    def action_change(self, what: str, step: int = 1) -> None:
+        """Select the next or previous value of a part of the launch."""
+        try:
+            self.choice.change(self._recipe, what, step)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
         self.draw()
+        self.refresh_bindings()
 
     async def action_filter(self) -> None:
         await self.query_one(RecipeList).open_filter()
@@ -538,6 +511,9 @@ class LaunchScreen(SizedScreen[None]):
         """Show the checks of the plan; when launching, launch if none fails."""
         from dflash_tui.tui.dialogs.doctor import Doctor
 
+        if self.choice.probe is None:  # another recipe may stand first once they are sorted
+            self._held = launching
+            return
         if (recipe := self._recipe) is None:
             return
         try:
@@ -617,7 +593,7 @@ class LaunchScreen(SizedScreen[None]):
 
     def action_hosts(self) -> None:
         """Choose the other hosts of the highlighted recipe."""
-        from dflash_tui.tui.dialogs.hosts import PeerDialog, list_used_hosts
+        from dflash_tui.tui.dialogs.hosts import build_host_dialog, list_used_hosts
 
         if not (recipe := self._recipe):
             return
@@ -629,7 +605,7 @@ class LaunchScreen(SizedScreen[None]):
                 self.draw()
 
         used = list_used_hosts(registry.list_runs())
-        self.app.push_screen(PeerDialog(self.choice.request(recipe).peers, used), choose)
+        self.app.push_screen(build_host_dialog(self.choice.request(recipe).peers, used), choose)
 
     def ask_hosts(self, plan: Plan) -> None:
         """Survey the other hosts of a plan, unless it was just surveyed."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import work
@@ -32,7 +33,7 @@ from dflash_tui.presentation.client_text import ClientProgram, format_endpoint, 
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import AlarmDialog, ErrorDialog
+from dflash_tui.tui.dialogs.basic import ErrorDialog, TextDialog, render_alarm_list
 from dflash_tui.tui.sharing import share_report
 from dflash_tui.tui.widgets.basic import (
     CHAT_KEY,
@@ -102,7 +103,8 @@ class ViewScreen(SizedScreen[None]):
 
     def action_alarms(self) -> None:
         now = self.view.now()
-        self.app.push_screen(AlarmDialog(find_alarms(self.view.state, now), now))
+        alarms = find_alarms(self.view.state, now)
+        self.app.push_screen(TextDialog("alarms", partial(render_alarm_list, alarms, now)))
 
     def action_freeze(self) -> None:
         self.view.frozen = not self.view.frozen

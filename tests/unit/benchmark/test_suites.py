@@ -20,7 +20,7 @@ def test_the_shipped_suites_are_the_field_s():
     assert [(p.kind, p.max_tokens) for p in quick] == [(kind, field[kind][0]) for kind in list(field)[:5]]
     pair = suites.load_suite("seed-q1q2")
     assert (pair.in_order, [prompt.follows for prompt in pair.prompts]) == (True, ["", "Q1"])
-    assert {"contexts", "field", "quick", "seed-q1q2", "space-invaders"} == set(suites.list_suite_files())
+    assert {"contexts", "field", "map", "quick", "seed-q1q2", "space-invaders"} == set(suites.list_suite_files())
 
 
 def test_long_context_consists_of_numbered_sentences():
@@ -115,3 +115,11 @@ def test_bad_lines_are_named(tmp_path, text, error):
     with pytest.raises(RecipeError) as caught:
         suites.load_suite(str(path))
     assert str(caught.value).startswith(f"{path}{error}")
+
+
+def test_kinds_select_prompts_of_a_suite():
+    suite = suites.load_suite("map:code,long")
+    assert {prompt.kind.split()[0] for prompt in suite.prompts} == {"code", "long"}
+    assert [part.requests for part in suite.split_kinds()] == [4, 4]
+    with pytest.raises(UsageError, match="its kinds: code, JSON"):
+        suites.load_suite("map:poems")

@@ -48,7 +48,7 @@ def select(name: str, variant: str) -> tuple[LaunchSelection, Recipe]:
     recipe, choice = recipe_loader.find_recipe(name), LaunchSelection()
     choice.probe = nvml.probe_visible_gpus()
     while choice.request(recipe).variant != (variant or None):
-        choice.next_variant(recipe)
+        choice.change(recipe, "variant")
     return choice, recipe
 
 
