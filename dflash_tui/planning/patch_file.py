@@ -18,7 +18,7 @@ from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.private_files import load_each
-from dflash_tui.common.secrets import explain_secrets
+from dflash_tui.common.secrets import explain_secrets, list_own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
@@ -221,7 +221,7 @@ def _check_patch(path: Path, patch: Patch) -> None:
 
 
 def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object]) -> None:
-    for name, why in explain_secrets(part, values):
+    for name, why in explain_secrets(part, values, list_own_secrets()):
         raise yaml_loader.build_file_error(path, [key, part, name], why)
 
 

@@ -250,6 +250,7 @@ class LaunchScreen(SizedScreen[None]):
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
         self._unpainted.enter_context(self.app.batch_update())
+        self.draw()  # so that the first layout mostly is the last
         self.call_after_refresh(self.draw)
         self.call_after_refresh(self.call_after_refresh, self.paint)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
