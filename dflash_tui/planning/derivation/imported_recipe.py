@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.secrets import explain_secrets
+from dflash_tui.common.secrets import explain_secrets, list_own_secrets
 from dflash_tui.planning.derivation.pair import NAME_PARTS
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes import recipe_loader
@@ -192,6 +192,6 @@ def _find_method(config: dict[str, Any]) -> Method | None:
 
 def _drop_secrets(part: str, values: dict[str, Any], left: list[LeftOut]) -> dict[str, Any]:
     """Return the values of one part of a recipe without secrets, which are added to `left` by their names."""
-    secrets = dict(explain_secrets(part, values))
+    secrets = dict(explain_secrets(part, values, list_own_secrets()))
     left += [LeftOut(f"--{name}" if part == "flags" else f"{part} {name}", why) for name, why in secrets.items()]
     return {name: value for name, value in values.items() if name not in secrets}
