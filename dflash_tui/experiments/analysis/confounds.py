@@ -168,7 +168,7 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
-    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
+    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop", "tool_calls"}
     for boot in pair.measured:
         if failed := [request for request in boot.requests if request.error]:
             evidence = f"{pluralize(len(failed), 'request')}, first {failed[0].error[:_LONGEST]}"
@@ -193,6 +193,13 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     if shares and not pair.design.repeats and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
         evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
         yield Confound("the share of prefix hits differed between boots", evidence, refuses=True)
+
+
+def _broken_calls(pair: _ArmPair) -> Iterator[Confound]:
+    for boot in pair.measured:
+        if broken := sum(request.broken_calls for request in boot.requests):
+            evidence = f"{broken} of {pluralize(sum(request.calls for request in boot.requests), 'call')}"
+            yield _of_boot(boot, "tool calls do not parse", evidence, refuses=False)
 
 
 def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
@@ -332,8 +339,8 @@ def _drifts(pair: _ArmPair) -> Iterator[Confound]:
 
 _RULES = (
     _failed_boots, _running_servers, _unequal_limits, _launch_differences, _software_differences, _request_faults,
-    _unknown_figures, _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state, _power_limits,
-    _drifts,
+    _broken_calls, _unknown_figures, _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state,
+    _power_limits, _drifts,
 )  # fmt: skip
 
 
