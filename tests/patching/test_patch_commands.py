@@ -171,7 +171,9 @@ def test_a_recipe_names_its_own(real_python):
 def test_a_diff_needs_no_engine(folders):
     """The files come from the published wheel, which is not downloaded."""
     words = ("qwen3-coder-next", "--gpu", "gb10", "--profile", "seed", "--only", "qwen3-next-eagle3")
-    [(path, text)] = json.loads(dflash("patch", "diff", *words, "--json").stdout).items()
+    [line] = dflash("patch", "diff", *words, "--json").stdout.splitlines()
+    check_lines("patch diff", [line])
+    [(path, text)] = json.loads(line).items()
     assert path == "model_executor/models/qwen3_next.py"
     assert [line for line in text.splitlines() if line[0] in "+-"][2:] == ["+    SupportsEagle3,"] * 2
     assert not paths.engines_folder().exists()
