@@ -307,7 +307,8 @@ _BENCH = (
 _DETAILS = switch("--details", "print the statistics, boots and latencies behind the verdict, too")
 _VARY = (
     "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
-    "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
+    "url=URL,RECIPE or url=URL,URL (servers that already run, which are never stopped), mode, spec=on,off, n, "
+    "profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
     "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
     "prompts are made unique so that no cache answers (default: mode=eager,compile)"
 )
@@ -331,6 +332,7 @@ _AB_RUN = (
     switch("--cold", _COLD),
     switch("--no-answers", _NO_ANSWERS, dest="keep_answers", action="store_false"),
     _DETAILS,
+    *ADDRESS,
     *BEGIN,
 )
 _PLAY = (
@@ -570,5 +572,7 @@ COMMANDS = {
     "completion": ProgramCommand(
         "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
     ),
-    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", "hosts"),
+    "agent": ProgramCommand(
+        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
+    ),
 }  # fmt: skip
