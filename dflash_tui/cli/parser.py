@@ -572,5 +572,7 @@ COMMANDS = {
     "completion": ProgramCommand(
         "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
     ),
-    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", "hosts"),
+    "agent": ProgramCommand(
+        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
+    ),
 }  # fmt: skip
