@@ -182,7 +182,9 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"{pluralize(failures, 'request')} that do not count failed"
             yield _of_boot(boot, "not every boot kept its load up", evidence)
         if boot.preemptions:
-            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
+            # Of a map they are those of its largest cells only.
+            evidence = pluralize(round(boot.preemptions), "preemption")
+            yield _of_boot(boot, "requests were preempted", evidence, refuses=not pair.design.by_kind)
     lengths = [_mean_lengths(boots) for boots in pair.boots]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
