@@ -1,4 +1,4 @@
-"""Options and arguments shared by commands, their types, and their defaults from DFLASH_TUI_ variables."""
+"""Options and arguments as data: how one is declared and added, and the types of its values."""
 
 from __future__ import annotations
 
@@ -6,202 +6,67 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dflash_tui.common.secrets import looks_secret
 from dflash_tui.planning.methods import Method
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_ON = {"1", "true", "yes", "on"}
-_NUCLEUS = "sample from the likeliest tokens that hold this share of the probability (default: the model's)"
 
 
-def add_option(parser: argparse.ArgumentParser, *names: str, **settings: Any) -> None:
-    """Add an option with a value, which defaults to its DFLASH_TUI_ variable."""
-    if value := os.environ.get("DFLASH_TUI_" + names[-1].lstrip("-").upper().replace("-", "_")):
-        settings["default"] = value
-    parser.add_argument(*names, **settings)
+class Option(NamedTuple):
+    """An option or an argument of a command."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+    """The other parameters of argparse's `add_argument`."""
 
 
-def add_switch(parser: argparse._ActionsContainer, *names: str, action: str = "store_true", **settings: Any) -> None:
-    """Add an option without a value."""
-    parser.add_argument(*names, action=action, **settings)
+class OneOf(NamedTuple):
+    """Options that exclude each other."""
+
+    options: tuple[Option, ...]
+
+
+Options = Iterable[Option | OneOf]
+
+
+def option(words: str, about: str, **settings: Any) -> Option:
+    """Return an option with a value; `words` are its names, then the name of its value."""
+    *names, metavar = words.split()
+    return Option((*names,), {"metavar": metavar, "help": about, **settings})
+
+
+def switch(words: str, about: str, **settings: Any) -> Option:
+    """Return an option without a value; `words` are its names."""
+    return Option((*words.split(),), {"action": "store_true", "help": about, **settings})
+
+
+def argument(name: str, metavar: str, about: str, **settings: Any) -> Option:
+    """Return an argument."""
+    return Option((name,), {"metavar": metavar, "help": about, **settings})
+
+
+def add_options(parser: argparse._ActionsContainer, options: Options) -> None:
+    """Add options to a parser, each with its type and the default of its DFLASH_TUI_ variable."""
+    for each in options:
+        if isinstance(each, OneOf):
+            add_options(parser.add_mutually_exclusive_group(), each.options)
+            continue
+        word, settings = each.names[-1].lstrip("-"), dict(each.settings)
+        name = settings.get("dest", word.replace("-", "_"))
+        if each.names[0].startswith("-") and "action" not in settings:
+            if name in _TYPES:
+                settings["type"] = _TYPES[name]
+            value = os.environ.get("DFLASH_TUI_" + word.upper().replace("-", "_"))
+            if value and name not in _WITHOUT_VARIABLE:
+                settings["default"] = value
+        parser.add_argument(*each.names, **settings)
 
 
 def is_json_default() -> bool:
     """Whether DFLASH_TUI_JSON asks for JSON."""
-    return os.environ.get("DFLASH_TUI_JSON", "").lower() in _ON
-
-
-def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change the plan of a launch."""
-    modes = ("eager", "graphs", "compile")
-    add_option(parser, "--mode", type=one_of(modes), metavar="MODE", help="eager, graphs or compile")
-    add_method_option(parser)
-    add_option(parser, "--port", type=whole_number(1, 65_535), metavar="PORT", help="port on 127.0.0.1")
-    tokens = "tokens that the drafter proposes per step; 0 is without speculation"
-    add_option(parser, "--num-speculative-tokens", type=whole_number(0, 64), metavar="N", help=tokens)
-    set_up = parser.add_mutually_exclusive_group()
-    fast = "the fast set-up, even where its answers were not compared with the published set-up's"
-    add_switch(set_up, "--fast", dest="set_up", action="store_const", const="fast", help=fast)
-    add_switch(set_up, "--published", dest="set_up", action="store_const", const="published", help="published set-up")
-    streams = "concurrent requests of the server (max-num-seqs); the fast set-up has 8"
-    add_option(parser, "--streams", type=whole_number(1, 1024), metavar="N", help=streams)
-    gpu = "GPU index, UUID or class such as gb10 (`plan` also takes a class that is not here)"
-    add_option(parser, "--gpu", metavar="GPU", help=gpu)
-    add_option(parser, "--profile", metavar="NAME", help="stock or seed, where the recipe has them")
-    add_option(parser, "--variant", metavar="NAME", help="a variant of the recipe, such as another drafter")
-    add_option(parser, "--vllm", metavar="VERSION", help="a vLLM release other than the recipe's")
-    add_option(parser, "--engine", metavar="ENGINE", help="an engine, as `engine list` names it")
-    peer = "another host that serves the model together with this one, by its ssh name; may be repeated"
-    parser.add_argument("--peer", dest="peers", action="append", default=[], metavar="HOST", help=peer)
-    link = "an interface or address of this machine in the subnet that the hosts share"
-    add_option(parser, "--link", metavar="NAME", help=link)
-    change = (
-        "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
-        "may be repeated"
-    )
-    parser.add_argument("--set", dest="settings", action="append", metavar="KEY=VALUE", help=change)
-
-
-def add_method_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--method`."""
-    text = f"how tokens are drafted: {', '.join(Method)}"
-    add_option(parser, "--method", type=one_of(Method), metavar="METHOD", help=text)
-
-
-def add_trust_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, which has no variable: it is for one recipe and its patches."""
-    trust = "trust a recipe and its patches that are not shipped, until they change; `recipes check` shows them"
-    parser.add_argument("--trust", action="store_true", help=trust)
-
-
-def add_install_peers_option(parser: argparse.ArgumentParser, which: str = "a --peer") -> None:
-    """Add `--install-peers`, which has no variable: it is for the hosts of one command line."""
-    install = f"say yes to installing this program on {which} that lacks it, in our own folder there"
-    parser.add_argument("--install-peers", action="store_true", help=install)
-
-
-def add_force_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--force`."""
-    force = "launch despite failed checks; REASON is recorded"
-    parser.add_argument("--force", type=parse_recorded_text, metavar="REASON", help=force)
-
-
-def add_watch_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--every` and `--json`."""
-    every = "seconds between two lines (default 5)"
-    add_option(parser, "--every", type=parse_positive, default=5, metavar="SECONDS", help=every)
-    add_json_option(parser)
-
-
-def add_json_option(parser: argparse.ArgumentParser, **settings: Any) -> None:
-    """Add `--json`."""
-    settings = {"default": is_json_default()} | settings
-    add_switch(parser, "--json", help="one JSON object per line on stdout", **settings)
-
-
-def add_recipe_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """Add the recipe; if `optional`, `--target` and `--drafter` may replace it."""
-    text = "a recipe's name, or the path of a recipe file"
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?" if optional else None, help=text)
-    if optional:
-        add_pair_options(parser, "a model to serve without a recipe: a hub repository or a folder")
-
-
-def add_pair_options(parser: argparse.ArgumentParser, target: str) -> None:
-    """Add `--target` and `--drafter`, for a pair without a recipe."""
-    parser.add_argument("--target", metavar="MODEL", help=target)
-    parser.add_argument("--drafter", metavar="MODEL", help="its drafter; without one the target's own head drafts")
-
-
-def add_run_argument(parser: argparse.ArgumentParser, also: str = "") -> None:
-    """Add the run, which is optional; the help ends with `also`."""
-    text = f"a run, a prefix of its name, or a recipe (default: the newest server){also}"
-    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
-
-
-def add_server_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the run or the address of a server, and the options of an address."""
-    add_run_argument(parser, "; or http(s)://HOST:PORT of any OpenAI-compatible server")
-    add_address_options(parser)
-
-
-def add_address_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a server's address, which have no variables: they are for one server."""
-    key = "for a URL: the environment variable that holds its API key"
-    parser.add_argument("--key-env", metavar="NAME", help=key)
-    parser.add_argument("--model", metavar="NAME", help="for a URL: the model to ask, if it serves several")
-
-
-def add_experiment_argument(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
-    """Add the A/B or tune of an action."""
-    text = "its id, a prefix of that, or a recipe (default: the running or newest one)"
-    parser.add_argument("experiment", metavar="ID", nargs="?" if optional else None, help=text)
-
-
-def add_detach_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--detach` of work that continues in a process of its own."""
-    add_switch(parser, "--detach", help="return at once; it continues in the background")
-
-
-def add_begin_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that begin an experiment, and the launch options that all its boots share."""
-    add_switch(parser, "--stop-running", help="stop your servers that would disturb the measurement")
-    add_switch(parser, "--yes", help="start without asking")
-    add_detach_option(parser)
-    add_plan_options(parser)
-    add_install_peers_option(parser)
-    add_trust_option(parser)
-
-
-def add_load_options(
-    parser: argparse.ArgumentParser, streams: tuple[int, ...] | None = (1,), default: str = "1"
-) -> None:
-    """Add the options of the requests that an experiment sends to each boot; `default` describes that of `streams`."""
-    add_option(
-        parser, "--rounds", type=parse_positive, default=1, metavar="N", help="how often a boot sends each prompt"
-    )
-    add_suite_option(parser, None, words="field, or quick if the server's context is short")
-    add_scale_option(parser)
-    ends = "generate the full answer length, past the model's end token (default: only with random weights)"
-    parser.add_argument("--fixed", action=argparse.BooleanOptionalAction, help=ends)
-    add_seed_option(parser)
-    levels = f"concurrent requests, one level after the other in the same boot (default: {default})"
-    add_option(parser, "--concurrency", type=parse_concurrency, default=streams, metavar="N,N", help=levels)
-
-
-def add_scale_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--scale`."""
-    scale = "lengthen or shorten the answers (default: the recipe's)"
-    add_option(parser, "--scale", type=parse_scale, metavar="X", help=scale)
-
-
-def add_seed_option(parser: argparse.ArgumentParser, seed: str = "shuffles the order of the prompts") -> None:
-    """Add `--seed`."""
-    add_option(parser, "--seed", type=parse_seed, default=0, metavar="N", help=seed)
-
-
-def add_temperature_option(parser: argparse.ArgumentParser, default: str, value: float | None = None) -> None:
-    """Add `--temperature`; `default` describes its default in the help."""
-    heat = f"sampling temperature (default: {default})"
-    add_option(parser, "--temperature", type=parse_temperature, default=value, metavar="T", help=heat)
-
-
-def add_top_p_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--top-p`."""
-    add_option(parser, "--top-p", type=parse_top_p, metavar="P", help=_NUCLEUS)
-
-
-def add_suite_option(parser: argparse.ArgumentParser, default: str | None, *, words: str = "") -> None:
-    """Add `--dataset`, the prompts; `words` describes a default of None in the help."""
-    about = (
-        "the prompts: quick, field, contexts, map, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
-        "spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); random:IN,OUT[,N] in "
-        "tokens, contexts:1k-128k, repeat[:SUITE] (the same texts again and again, for a prefix cache); or a file "
-        f"(default: {default or words})"
-    )
-    add_option(parser, "--dataset", "--suite", dest="suite", default=default, metavar="NAME|FILE", help=about)
+    return os.environ.get("DFLASH_TUI_JSON", "").lower() in {"1", "true", "yes", "on"}
 
 
 def number(least: float, most: float) -> Callable[[str], float]:
@@ -303,3 +168,35 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+# For one command line: a recipe, a host, a server.
+_WITHOUT_VARIABLE = {"drafter", "force", "host", "key_env", "model", "name", "program", "target"}
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "at": number(0, 1e9),
+    "boots": whole_number(1, 50),
+    "budget": parse_budget,
+    "concurrency": parse_concurrency,
+    "every": parse_positive,
+    "force": parse_recorded_text,
+    "measures_start": parse_measure,
+    "method": one_of(Method),
+    "mode": one_of(("eager", "graphs", "compile")),
+    "num_speculative_tokens": whole_number(0, 64),
+    "older_than": parse_time,
+    "port": whole_number(1, 65_535),
+    "prompts": parse_positive,
+    "ramp": number(0, 3600),
+    "rank": parse_positive,
+    "rate": number(0.001, 10_000),
+    "rounds": parse_positive,
+    "scale": parse_scale,
+    "seed": parse_seed,
+    "speed": number(0.1, 100_000),
+    "streams": whole_number(1, 1024),
+    "tail": parse_positive,
+    "temperature": parse_temperature,
+    "top_k": parse_positive,
+    "top_p": parse_top_p,
+    "warm_up": parse_positive,
+}

@@ -1,10 +1,10 @@
-"""The command line's grammar: every command and option."""
+"""The command line's grammar: every command, its actions and its options, as data."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dflash_tui import __version__
@@ -16,40 +16,8 @@ from dflash_tui.cli.command_parser import (
     name_command,
     split_far_words,
 )
-from dflash_tui.cli.options import (
-    add_address_options,
-    add_begin_options,
-    add_detach_option,
-    add_experiment_argument,
-    add_force_option,
-    add_install_peers_option,
-    add_json_option,
-    add_load_options,
-    add_method_option,
-    add_option,
-    add_pair_options,
-    add_plan_options,
-    add_recipe_argument,
-    add_run_argument,
-    add_scale_option,
-    add_seed_option,
-    add_server_argument,
-    add_suite_option,
-    add_switch,
-    add_temperature_option,
-    add_top_p_option,
-    add_trust_option,
-    add_watch_options,
-    is_json_default,
-    number,
-    parse_budget,
-    parse_concurrency,
-    parse_measure,
-    parse_positive,
-    parse_scale,
-    parse_time,
-    whole_number,
-)
+from dflash_tui.cli.options import OneOf, Options, add_options, argument, is_json_default, option, switch
+from dflash_tui.planning.methods import Method
 
 _HELP = """\
 usage: dflash-tui [-h] [-V] [--recipe NAME] [--host HOST] [COMMAND] ...
@@ -66,8 +34,32 @@ options:
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 unusable engine, 4 would not start, 5 patch does not fit,
   6 server failed, 7 speculation changes answers, 130 Ctrl-C
 """
-_DEFAULT_LIST = "actions (default: list)"
-_DETAILS = "also print the statistics, boots and latencies behind the verdict"
+
+
+class Action(NamedTuple):
+    """An action of a command, such as `engine list`."""
+
+    about: str
+    options: Options = ()
+
+
+class ProgramCommand(NamedTuple):
+    """A command of the program."""
+
+    group: str
+    """Its group in the help; empty hides it there."""
+    about: str
+    module: str
+    """The module of `cli.commands` that runs it, with functions such as `recipes` and `recipes_check`."""
+    options: Options = ()
+    actions: Mapping[str, Action] = {}
+    """Its actions by name; each has `--json`."""
+    default: str = ""
+    """The action without a word: `list`, or `run`, whose name may be left out before its arguments."""
+    title: str = "actions"
+    """The heading of the actions in the help."""
+    values: Mapping[str, Any] = {}
+    """Values of the parsed command line that no option sets."""
 
 
 class ProgramParser(CommandParser):
@@ -109,442 +101,480 @@ def build_parser(command: str | None = None) -> ProgramParser:
     """
     parser = ProgramParser(prog="dflash-tui")
     parser.add_argument("-V", "-v", "--version", action="version", version=f"dflash-tui {__version__}")
-    add_option(parser, "--recipe", metavar="NAME", help="launch this recipe without a screen")
-    parser.add_argument(HOST_OPTION, metavar="HOST", help="run the panel, or the command that follows, on this host")
-    add_install_peers_option(parser, "a --host")
+    host = argument(HOST_OPTION, "HOST", "run the panel, or the command that follows, on this host")
+    add_options(parser, (option("--recipe NAME", "launch this recipe without a screen"), host, INSTALL_HOST))
     parser.set_defaults(json=is_json_default())  # commands without --json report their errors by it
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
     for name in [command] if command in COMMANDS else COMMANDS if command != "" else ():
-        COMMANDS[name].add_options(commands.add_parser(name, help=COMMANDS[name].about))
+        _add_command(commands.add_parser(name, help=COMMANDS[name].about), name)
     return parser
 
 
-def _add_up(up: argparse.ArgumentParser) -> None:
-    add_recipe_argument(up, optional=True)
-    add_plan_options(up)
-    add_install_peers_option(up)
-    add_trust_option(up)
-    add_switch(up, "--detach", help="return as soon as the server is launched (with --bench: measured)")
-    wait = "return when the server is ready (with --bench: measured); exit code 6 when it fails before"
-    add_switch(up, "--wait", help=wait)
-    foreground = "stop the server when this command ends, as a service does (default: it keeps running)"
-    add_switch(up, "--foreground", help=foreground)
-    add_switch(up, "--bench", help="send the five prompt kinds once the server answers")
-    add_force_option(up)
-    add_watch_options(up)
-
-
-def _add_attach(attach: argparse.ArgumentParser) -> None:
-    foreign = "; or http(s)://HOST:PORT of a foreign vLLM (metrics only; a key comes from DFLASH_TUI_API_KEY)"
-    add_run_argument(attach, foreign)
-    add_switch(attach, "--plain", help="print lines instead of opening the panel")
-    add_watch_options(attach)
-    attach.set_defaults(foreground=False, detach=False)
-
-
-def _add_plan(plan: argparse.ArgumentParser) -> None:
-    add_recipe_argument(plan, optional=True)
-    add_plan_options(plan)
-    add_install_peers_option(plan)
-    add_switch(plan, "-v", "--verbose", help="show every detail")
-    add_json_option(plan)
-
-
-def _add_doctor(doctor: argparse.ArgumentParser) -> None:
-    doctor.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or the path of a recipe file")
-    add_switch(doctor, "--release-page-cache", help="release the page cache of the models' files")
-    add_plan_options(doctor)
-    add_install_peers_option(doctor)
-    add_json_option(doctor)
-
-
-def _add_completion(shells: argparse.ArgumentParser) -> None:
-    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
-
-
-def _add_ps(ps: argparse.ArgumentParser) -> None:
-    ps.add_argument("run", metavar="RUN", nargs="?", help="only this run, even if it has ended")
-    add_switch(ps, "-a", "--all", help="also list ended runs")
-    add_switch(ps, "-v", "--verbose", help="show URL, model and the key's variable, and how other machines connect")
-    programs = ("opencode", "continue", "open-webui", "curl", "python")
-    form = f"print how this program connects to RUN (default: the newest), without the key: {', '.join(programs)}"
-    ps.add_argument("--for", dest="program", choices=programs, metavar="PROGRAM", help=form)
-    add_json_option(ps)
-
-
-def _add_logs(logs: argparse.ArgumentParser) -> None:
-    add_run_argument(logs)
-    add_switch(logs, "-f", "--follow", help="follow the log until the server ends")
-    rank = "the log of this rank of a server on several hosts, as far as it was copied here"
-    add_option(logs, "--rank", type=parse_positive, metavar="N", help=rank)
-    add_option(logs, "-n", "--tail", type=parse_positive, metavar="N", help="only the last N lines")
-    add_json_option(logs)
-
-
-def _add_why(why: argparse.ArgumentParser) -> None:
-    server = (
-        "a run, a prefix of its name, or a recipe (default: the newest that failed); a recording; "
-        "or any vLLM: the address of one that runs, its log as a file, or -"
-    )
-    why.add_argument("run", metavar="RUN|URL|FILE|-", nargs="?", help=server)
-    add_switch(why, "--report", help="write a bug report for a forum or vLLM's issue tracker, without secrets")
-    add_json_option(why)
-
-
-def _add_chat(chat: argparse.ArgumentParser) -> None:
-    add_server_argument(chat)
-    add_option(chat, "--system", metavar="TEXT", help="the system prompt")
-    add_temperature_option(chat, "the model's")
-    add_json_option(chat)
-
-
-def _add_stop(stop: argparse.ArgumentParser) -> None:
-    add_run_argument(stop)
-    stop.add_argument("-a", "--all", action="store_true", help="stop every server of this user")
-    orphans = "list engine processes that outlived their server, and stop them after asking; RUN is the pid of one"
-    stop.add_argument("--orphans", action="store_true", help=orphans)
-    stop.add_argument("--yes", action="store_true", help="stop the orphans without asking")
-    add_json_option(stop)
-
-
-def _add_actions(parser: argparse.ArgumentParser, about: dict[str, str], **settings: Any) -> Iterator[Any]:
-    """Add actions, each with `--json`, and return their parsers; if not `required`, the default is `list`."""
-    settings = {"title": "actions", "required": True, **settings}
+def _add_command(parser: CommandParser, name: str) -> None:
+    command = COMMANDS[name]
+    parser.set_defaults(**command.values)
+    add_options(parser, command.options)
+    if not command.actions:
+        return
+    settings: dict[str, Any] = {"title": command.title, "required": command.default != "list"}
+    if command.default == "run":
+        parser.unnamed, parser.actions = "run", tuple(command.actions)
+        parser.usage = f"dflash-tui {name} RECIPE [options of `{name} run`]\n       dflash-tui {name} ACTION"
+        settings["prog"] = f"dflash-tui {name}"
     actions = parser.add_subparsers(dest="action", metavar="ACTION", **settings)
-    added = {name: actions.add_parser(name, help=text) for name, text in about.items()}
-    if not settings["required"]:
-        add_json_option(parser)
-        added["list"].set_defaults(action=None)
-    for action in added.values():
-        add_json_option(action, default=argparse.SUPPRESS)  # --json may also come before the action
-    return iter(added.values())
+    for word, action in command.actions.items():
+        added = actions.add_parser(word, help=action.about)
+        add_options(added, (*action.options, JSON))  # --json may also come before the action
+        if word == command.default == "list":
+            add_options(parser, (JSON,))
+            added.set_defaults(action=None)
 
 
-def _add_runs(runs: argparse.ArgumentParser) -> None:
-    about = {
-        "list": "as `ps --all`",
-        "history": "how long starts took here: eager and compile, cold and cached",
-        "prune": "list runs that ended long ago; with --yes remove them",
-    }
-    _, history, prune = _add_actions(runs, about, title=_DEFAULT_LIST, required=False)
-    history.add_argument("recipe", metavar="RECIPE", nargs="?", help="only this recipe's starts")
-    age = "only runs that were last written to at least this long ago, such as 12h (default: 30d)"
-    add_option(prune, "--older-than", type=parse_time, default=30 * 86_400.0, metavar="TIME", help=age)
-    sure = prune.add_mutually_exclusive_group()
-    sure.add_argument("--yes", action="store_true", help="remove them")
-    sure.add_argument("--dry-run", action="store_true", help="only list them (as without --yes)")
-
-
-def _add_service(service: argparse.ArgumentParser) -> None:
-    add_recipe_argument(service)
-    every = "seconds between two lines in the journal (default 60)"
-    add_option(service, "--every", type=parse_positive, default=60, metavar="SECONDS", help=every)
-    add_force_option(service)
-    add_plan_options(service)
-    add_trust_option(service)
-    add_json_option(service)
-
-
-def _add_replay(replay: argparse.ArgumentParser) -> None:
-    what = "`sample` (shipped, from a real H200), a file of `export`, or a run as in `ps --all`"
-    replay.add_argument("recording", metavar="RUN|FILE", help=what)
-    pace = "playback speed (default: 4 in the panel, unlimited as lines)"
-    add_option(replay, "--speed", type=number(0.1, 100_000), metavar="N", help=pace)
-    at = "start this long after the launch (default: in the panel shortly before it is up or ends, as lines 0)"
-    add_option(replay, "--at", type=number(0, 1e9), metavar="SECONDS", help=at)
-    add_switch(replay, "--plain", help="print lines instead of opening the panel")
-    add_watch_options(replay)
-
-
-def _add_export(export: argparse.ArgumentParser) -> None:
-    add_run_argument(export)
-    add_option(export, "-o", "--output", metavar="FILE", help="the file to write (default: RUN.zip here)")
-    prompts = "keep the prompts and answers that the log may quote; access tokens are always removed"
-    add_switch(export, "--with-prompts", help=prompts)
-    add_json_option(export)
-
-
-def _add_recipes(recipes: argparse.ArgumentParser) -> None:
-    about = {
-        "list": "list recipes, and the machines that they are for",
-        "check": "read recipe files and say what is wrong with them",
-        "show": "print a recipe's file and where it is",
-        "new": "create a recipe of your own",
-        "schema": "print the JSON Schema of recipe files, for editors",
-        "catalogue": "list published pairs, also those without a recipe",
-        "add": "check a recipe from elsewhere and add it to yours; nothing in it is run",
-        "import": "make a recipe of a command: import -- vllm serve MODEL …",
-        "update": "check a newer catalogue and replace the one here",
-    }
-    added = _add_actions(recipes, about, title=_DEFAULT_LIST, required=False)
-    _, check, show, new, _, catalogue, add, take, update = added
-    check.add_argument("files", metavar="FILE", nargs="*", help="names or files (default: all recipes)")
-    add_recipe_argument(show)
-    new.add_argument("name", metavar="NAME", help="its name: lower case, digits, . _ -")
-    add_option(new, "--like", metavar="RECIPE", help="copy this recipe instead of the template")
-    add_pair_options(new, "derive it from this model's config.json: a hub repository or a folder")
-    add_method_option(new)
-    catalogue.add_argument("pair", metavar="PAIR", nargs="?", help="show this pair, with its sources")
-    add_switch(catalogue, "--fits", help="only pairs that fit into the memory")
-    catalogue.add_argument("--unknown", action="store_true", help="only pairs of unknown size, which may fit")
-    add_method_option(catalogue)
-    add_option(catalogue, "--gpu", metavar="CLASS", help="the machine, such as gb10 (default: the GPU here)")
-    take.add_argument("words", metavar="WORD", nargs="+", help="the command behind --, or all of it in quotes")
-    for action in (add, update):
-        action.add_argument("source", metavar="FILE|URL", help="its path, or its https address")
-    for action in (add, take):
-        action.add_argument("--name", metavar="NAME", help="the recipe's name (default: that of the file or model)")
-        action.add_argument("--replace", action="store_true", help="replace your recipe of that name")
-
-
-def _add_engine(engine: argparse.ArgumentParser) -> None:
-    about = {
-        "list": "the engines of this machine",
-        "install": "build the engine that a recipe needs, without launching",
-        "inspect": "show its contents, and the status of its patches",
-        "remove": "delete it",
-        "adopt": "use an environment that you made yourself",
-    }
-    _, install, inspect, remove, adopt = _add_actions(engine, about)
-    add_recipe_argument(install)
-    add_plan_options(install)
-    add_trust_option(install)
-    for action in (inspect, remove):
-        action.add_argument("engine", metavar="ENGINE", help="its folder, the folder's name, or a prefix of that")
-    adopt.add_argument("folder", metavar="FOLDER", help="the environment's folder, with bin/vllm in it")
-
-
-def _add_patch(patch: argparse.ArgumentParser) -> None:
-    about = {
-        "apply": "make an engine with the patches that it needs",
-        "status": "show the status of each patch",
-        "diff": "show their changes as a unified diff",
-        "revert": "nothing to undo: print the unpatched engine, which still exists",
-        "verify": "compare the files with the installed ones; exit code 5 if any differs",
-    }
-    apply, *others = _add_actions(patch, about)
-    for action in (apply, *others):
-        which = "its patches and its engine (default: all patches, in --engine)"
-        action.add_argument("recipe", metavar="RECIPE", nargs="?", help=which)
-        only = "this patch only; may be repeated"
-        action.add_argument("--only", metavar="PATCH", action="append", default=[], help=only)
-        add_plan_options(action)
-    add_switch(apply, "--dry-run", help="say what would be done, without doing it")
-    add_trust_option(apply)
-
-
-def _add_report(report: argparse.ArgumentParser) -> None:
-    what = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
-    report.add_argument("names", metavar="RUN|AB", nargs="*", help=what)
-    formats = ("md", "json", "svg", "vllm-bench")
-    form = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
-    add_option(report, "--format", choices=formats, default="md", metavar="FORMAT", help=form)
-    add_option(report, "-o", "--output", metavar="FILE", help="the file to write instead of stdout")
-    add_json_option(report)
-
-
-def _add_ab(ab: Any) -> None:
-    ab.unnamed, ab.actions = "run", ("run", "list", "attach", "play", "stop", "resume", "extend", "remove")
-    ab.usage = (
-        "dflash-tui ab RECIPE [--vary KEY=VALUE,VALUE] [--honest] [options of `ab run`]\n       dflash-tui ab ACTION"
-    )
-    about = {
-        "run": "launch each arm in turn, measure, and say which is faster",
-        "list": "list the experiments of this machine",
-        "attach": "follow an experiment, or show its report",
-        "play": "replay the answers of two arms side by side at their speed, in the panel or as a file",
-        "stop": "stop an experiment and its server; it can be resumed",
-        "resume": "resume an experiment that ended early",
-        "extend": "add boots to a finished experiment, and judge it again",
-        "remove": "delete an experiment; its runs stay",
-    }
-    title = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
-    run, _, attach, play, stop, resume, extend, remove = _add_actions(ab, about, title=title, prog="dflash-tui ab")
-    _add_ab_run(run)
-    for action in (attach, play, stop, resume, extend, remove):
-        add_experiment_argument(action, optional=action is not remove)
-    for action in (attach, resume, extend):
-        add_switch(action, "--details", help=_DETAILS)
-    more = "boots to add to each arm (default: 2)"
-    add_option(extend, "--boots", type=whole_number(1, 50), default=2, metavar="N", help=more)
-    arm = "the arm to play beside the first one, by its value (default: the second)"
-    add_option(play, "--arm", metavar="VALUE", help=arm)
-    kind = "the prompt to play (default: the one with the median ratio)"
-    add_option(play, "--prompt", metavar="KIND", help=kind)
-    add_option(play, "--svg", metavar="FILE", help="write a picture of the moment when the faster arm finishes")
-    for action in (resume, extend):
-        add_detach_option(action)
-        add_trust_option(action)
-
-
-def _add_ab_run(run: argparse.ArgumentParser) -> None:
-    add_recipe_argument(run, optional=True)
-    vary = (
-        "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
-        "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
-        "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
-        "prompts are made unique so that no cache answers (default: mode=eager,compile)"
-    )
-    add_option(run, "--vary", default="mode=eager,compile", metavar="KEY=V,V", help=vary)
-    honest = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
-    add_switch(run, "--honest", help=honest)
-    boots = "boots per arm (default: 2 with --honest, else 1)"
-    add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
-    add_load_options(run)
-    add_temperature_option(run, "0, or the model's own if drafting or acceptance is varied")
-    add_top_p_option(run)
-    run.add_argument(
-        "--keep-cache",
-        dest="own_cache",
-        action="store_false",
-        help="share your compile cache; by default each arm starts with an empty one",
-    )
-    what = "what to compare: speed, or start (the seconds until a server is ready; no prompts are sent)"
-    add_option(run, "--measure", dest="measures_start", type=parse_measure, default=False, metavar="WHAT", help=what)
-    cold = "with --measure start: empty the caches of an arm before each boot (default: its first boot fills them)"
-    add_switch(run, "--cold", help=cold)
-    answers = "do not keep the answers' text (default: kept in the experiment's folder, without secrets)"
-    run.add_argument("--no-answers", dest="keep_answers", action="store_false", help=answers)
-    add_switch(run, "--details", help=_DETAILS)
-    add_begin_options(run)
-
-
-def _add_tune(tune: Any) -> None:
-    tune.unnamed, tune.actions = "run", ("run", "attach", "stop", "resume", "keep")
-    tune.usage = "dflash-tui tune RECIPE [--budget 30m] [options of `tune run`]\n       dflash-tui tune ACTION"
-    about = {
-        "run": "try settings in turn, keep the fastest, and report the gain",
-        "attach": "follow a tune, or show its results",
-        "stop": "stop a tune and its server; it can be resumed",
-        "resume": "resume a tune that ended early",
-        "keep": "save the best setting so far as your recipe, at any time",
-    }
-    title = "actions (`tune RECIPE` is short for `tune run RECIPE`; `ab list` and `ab remove` know tunes, too)"
-    run, attach, stop, resume, keep = _add_actions(tune, about, title=title, prog="dflash-tui tune")
-    _add_tune_run(run)
-    for action in (attach, stop, resume, keep):
-        add_experiment_argument(action)
-    add_detach_option(resume)
-    add_trust_option(resume)
-    keep.add_argument("--name", metavar="NAME", help="the recipe's name (default: as chosen when the tune began)")
-    keep.add_argument("--overwrite", action="store_true", help="replace your recipe of that name")
-
-
-def _add_tune_run(run: argparse.ArgumentParser) -> None:
-    add_recipe_argument(run)
-    budget = "how long all boots together may take, such as 45m or 2h (default: 30m)"
-    add_option(run, "--budget", type=parse_budget, default=1800.0, metavar="TIME", help=budget)
-    where = (
-        "instead show where speculation pays: with against without it for each kind of prompt and number of streams, "
-        "and the launch that follows; --vary n=0,4,8 compares numbers of drafts"
-    )
-    add_switch(run, "--map", help=where)
-    kinds = "of a map: code,JSON,questions,prose,long, or kinds of --dataset (default: all that fit the context)"
-    add_option(run, "--kinds", default="", metavar="KIND,KIND", help=kinds)
-    boots = "of a map: boots with and without speculation (default: 2)"
-    add_option(run, "--boots", type=whole_number(1, 50), metavar="N", help=boots)
-    vary = "try only these values, written as for `ab`; may be repeated"
-    run.add_argument("--vary", dest="axes", action="append", default=[], metavar="KEY=V,V", help=vary)
-    run.add_argument("--name", default="", metavar="NAME", help="the recipe to write (default: RECIPE-tuned)")
-    add_load_options(run, None, "1, of a map 1,4,16")
-    add_temperature_option(run, "0; above 0 sampling methods are tried, too", 0.0)
-    add_begin_options(run)
-
-
-def _add_verify(command: argparse.ArgumentParser) -> None:
-    which = "a recipe (launched, and stopped again, unless a server of it is running), a run, or a server's URL"
-    command.add_argument("recipe", metavar="RECIPE|RUN|URL", help=which)
-    add_address_options(command)
-    parts = command.add_mutually_exclusive_group()
-    less = "skip the check whether speculation changes answers, which takes two more boots"
-    add_switch(parts, "--without-output", help=less)
-    only = "run only that check: with speculation, then without; exit code 7 if answers change by more than rounding"
-    add_switch(parts, "--lossless", help=only)
-    count = "how many prompts each boot answers, at temperature 0 (default: 20)"
-    add_option(command, "--prompts", type=parse_positive, default=20, metavar="N", help=count)
-    add_suite_option(command, "quick")
-    length = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
-    add_option(command, "--scale", type=parse_scale, default=0.25, metavar="X", help=length)
-    add_seed_option(command)
-    exact = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
-    add_switch(command, "--exact", help=exact)
-    add_begin_options(command)
-    add_json_option(command)
-    command.set_defaults(temperature=0.0, checks_output=True)
-    command.set_defaults(wait=True, foreground=False, bench=False, force="", every=100_000)  # `up` reads these
-
-
-def _add_bench(bench: argparse.ArgumentParser) -> None:
-    add_server_argument(bench)
-    add_suite_option(bench, "quick")
-    add_option(bench, "--rounds", type=parse_positive, default=1, metavar="N", help="how often to send them")
-    warm = "how often to send them first as a warm-up, one at a time, not counted (default: 0)"
-    add_option(bench, "--warm-up", type=parse_positive, default=0, metavar="N", help=warm)
-    add_scale_option(bench)
-    add_temperature_option(bench, "that of the figures published for this launch, else the model's")
-    add_top_p_option(bench)
-    likeliest = "sample from this many of the likeliest tokens (default: like the temperature)"
-    add_option(bench, "--top-k", type=parse_positive, metavar="K", help=likeliest)
-    add_seed_option(bench, "seed of the order, the texts' tags and the sampling")
-    add_switch(bench, "--fixed", help="generate the full answer length, past the model's end token")
-    levels = "concurrent requests, one level after the other, such as 1,2,4,8; each sends enough to keep them busy"
-    add_option(bench, "--concurrency", type=parse_concurrency, default=(1,), metavar="N,...", help=levels)
-    rate = "requests per second, at random times (Poisson), instead of requests at a time"
-    add_option(bench, "--rate", type=number(0.001, 10_000), default=0.0, metavar="N", help=rate)
-    ramp = "seconds over which the load rises; requests that start meanwhile do not count (default: 0)"
-    add_option(bench, "--ramp", type=number(0, 3600), default=0.0, metavar="S", help=ramp)
-    slo = "report how many requests stay within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
-    add_option(bench, "--slo", default="", metavar="KEY=S,...", help=slo)
-    add_json_option(bench)
-
-
-class ProgramCommand(NamedTuple):
-    """A command of the program."""
-
-    group: str
-    """Its group in the help; empty hides it there."""
-    about: str
-    add_options: Callable[[CommandParser], None]
-    module: str
-    """The module of `cli.commands` that runs it, with functions such as `recipes` and `recipes_check`."""
-
+# The program's parser has the default of --json.
+JSON = switch("--json", "one JSON object per line on stdout", default=argparse.SUPPRESS)
+RECIPE = argument("recipe", "RECIPE", "a recipe's name, or the path of a recipe file")
+ANY_RECIPE = argument("recipe", "RECIPE", "a recipe's name, or the path of a recipe file", nargs="?")
+DRAFTER = option("--drafter MODEL", "its drafter; without one the target's own head drafts")
+RECIPE_OR_PAIR = (
+    ANY_RECIPE,
+    option("--target MODEL", "a model to serve without a recipe: a hub repository or a folder"),
+    DRAFTER,
+)
+_RUN = "a run, the start of its name, or a recipe (default: the newest server)"
+RUN = argument("run", "RUN", _RUN, nargs="?")
+METHOD = option("--method METHOD", f"how tokens are drafted: {', '.join(Method)}")
+_TRUST = "trust a recipe and its patches that are not shipped, until they change; `recipes check` shows them"
+TRUST = switch("--trust", _TRUST)
+FORCE = option("--force REASON", "launch although a check fails; the reason is recorded")
+WATCH = (option("--every SECONDS", "seconds between two lines (default 5)", default=5), JSON)
+DETACH = switch("--detach", "return at once; it continues in the background")
+_INSTALL = "say yes to installing this program on a --{} that lacks it, in our own folder there"
+INSTALL_HOST = switch("--install-peers", _INSTALL.format("host"))
+INSTALL_PEERS = switch("--install-peers", _INSTALL.format("peer"))
+_FAST = "the fast set-up, with split verification, also where its answers were not compared with the published one's"
+_SET_UP = {"dest": "set_up", "action": "store_const"}
+_PEER = "another host that serves it together with this one, as ssh calls it; may be repeated"
+_SET = (
+    "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
+    "may be repeated"
+)
+# What changes the plan of a launch.
+PLAN = (
+    option("--mode MODE", "eager, graphs or compile"),
+    METHOD,
+    option("--port PORT", "port on 127.0.0.1"),
+    option("--num-speculative-tokens N", "tokens that the drafter proposes per step; 0 is without speculation"),
+    OneOf(
+        (
+            switch("--fast", _FAST, const="fast", **_SET_UP),
+            switch("--published", "the published one", const="published", **_SET_UP),
+        )
+    ),
+    option("--streams N", "requests at a time that the server is for: its max-num-seqs; the fast set-up has 8"),
+    option("--gpu GPU", "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"),
+    option("--profile NAME", "stock or seed, as the recipe has them"),
+    option("--variant NAME", "another way to run the pair, if it has one"),
+    option("--vllm VERSION", "another vLLM release than the recipe's"),
+    option("--engine ENGINE", "an engine of `engine list` instead"),
+    option("--peer HOST", _PEER, dest="peers", action="append", default=[]),
+    option("--link NAME", "the interface of this machine, or an address, whose subnet the hosts share"),
+    option("--set KEY=VALUE", _SET, dest="settings", action="append"),
+)
+ADDRESS = (
+    option("--key-env NAME", "of a URL: the variable that holds its API key; nothing else of the environment is sent"),
+    option("--model NAME", "of a URL: the model to ask, where it serves several"),
+)
+SERVER = (
+    argument("run", "RUN", f"{_RUN}; or http(s)://HOST:PORT of any OpenAI-compatible server", nargs="?"),
+    *ADDRESS,
+)
+FOREIGN_RUN = argument(
+    "run",
+    "RUN",
+    f"{_RUN}; or http(s)://HOST:PORT of a foreign vLLM (metrics only; a key comes from DFLASH_TUI_API_KEY)",
+    nargs="?",
+)
+_EXPERIMENT = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
+EXPERIMENT = argument("experiment", "ID", _EXPERIMENT, nargs="?")
+ONE_EXPERIMENT = argument("experiment", "ID", _EXPERIMENT)
+# What begins an experiment, and the launch that all its boots share.
+BEGIN = (
+    switch("--stop-running", "stop servers of yours that would be in the way"),
+    switch("--yes", "begin without asking"),
+    DETACH,
+    *PLAN,
+    INSTALL_PEERS,
+    TRUST,
+)
+SCALE = option("--scale X", "lengthen or shorten the answers (default: the recipe's)")
+_NUCLEUS = "draw from the likeliest tokens that have this share of the probability (default: the model's)"
+TOP_P = option("--top-p P", _NUCLEUS)
+SEED = option("--seed N", "shuffles the order of the prompts", default=0)
+_DATASET = (
+    "the prompts: quick, field, contexts, map, agents, seed-q1q2, space-invaders, one of your own; a data set "
+    "(mt-bench, spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); NAME:KIND,KIND "
+    "for some kinds of prompt; random:IN,OUT[,N] in tokens, contexts:1k-128k, repeat[:SUITE] (the same texts again and "
+    "again, for a prefix cache); or a file "
+    "(default: {})"
+)
+_WORDS = "--dataset --suite NAME|FILE"
+QUICK_DATASET = option(_WORDS, _DATASET.format("quick"), dest="suite", default="quick")
+_ENDS = "answers of full length, past the model's own end; or not (default: for random weights alone)"
+_LEVELS = "requests at a time, one level after the other in the same boot (default: {})"
+_FIELD = _DATASET.format("field, or quick where the server takes no long context")
+# The requests that an experiment sends to each boot.
+LOAD = (
+    option("--rounds N", "how often a boot sends each prompt", default=1),
+    option(_WORDS, _FIELD, dest="suite"),
+    SCALE,
+    switch("--fixed", _ENDS, action=argparse.BooleanOptionalAction),
+    SEED,
+)
+_WAIT = "return when the server is ready (with --bench: measured); exit code 6 when it fails before"
+_FOREGROUND = "stop the server when this command ends, as a service does (default: it keeps running)"
+_UP = (
+    *RECIPE_OR_PAIR,
+    *PLAN,
+    INSTALL_PEERS,
+    TRUST,
+    switch("--detach", "return as soon as the server is launched (with --bench: measured)"),
+    switch("--wait", _WAIT),
+    switch("--foreground", _FOREGROUND),
+    switch("--bench", "send the five prompt kinds once the server answers"),
+    FORCE,
+    *WATCH,
+)
+_PROGRAMS = ("opencode", "continue", "open-webui", "curl", "python")
+_FOR = f"print how this program reaches RUN (default: the newest), without the key: {', '.join(_PROGRAMS)}"
+_PS = (
+    argument("run", "RUN", "this one alone, also when it has ended", nargs="?"),
+    switch("-a --all", "also those that have ended"),
+    switch("-v --verbose", "URL, model and the key's variable, and how other machines reach them"),
+    option("--for PROGRAM", _FOR, dest="program", choices=_PROGRAMS),
+    JSON,
+)
+_LOGS = (
+    RUN,
+    switch("-f --follow", "go on until the server ends"),
+    option("--rank N", "the log of this rank of a server over several hosts, as far as it was copied here"),
+    option("-n --tail N", "only the last N lines"),
+    JSON,
+)
+_ORPHANS = "list the engine processes that outlived their server, and end them after asking; RUN is a pid of one"
+_STOP = (
+    RUN,
+    switch("-a --all", "end every server of this user"),
+    switch("--orphans", _ORPHANS),
+    switch("--yes", "end the orphans without asking"),
+    JSON,
+)
+_FAILED_RUN = (
+    "a run, the start of its name, or a recipe (default: the newest that failed); a recording; "
+    "or any vLLM: the address of one that runs, its log as a file, or -"
+)
+_WHY = (
+    argument("run", "RUN|URL|FILE|-", _FAILED_RUN, nargs="?"),
+    switch("--report", "a text for a forum or vLLM's issue tracker instead, without secrets"),
+    JSON,
+)
+_SYSTEM = option("--system TEXT", "the system prompt")
+_HEAT = "--temperature T"
+_CHAT = (*SERVER, _SYSTEM, option(_HEAT, "sampling temperature (default: the model's)"), JSON)
+_JOURNAL = option("--every SECONDS", "seconds between two lines in the journal (default 60)", default=60)
+_SERVICE = (RECIPE, _JOURNAL, FORCE, *PLAN, TRUST, JSON)
+_PUBLISHED_HEAT = "that of the requests published for this launch, else the model's"
+_CONCURRENCY = "requests at a time, one level after the other, such as 1,2,4,8; each level sends enough for that"
+_SLO = "say how many requests are within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
+_RAMP = "seconds over which the load rises; requests that begin meanwhile do not count (default: 0)"
+_WARM_UP = "how often to send them before that, one at a time, which does not count (default: 0)"
+_BENCH = (
+    *SERVER,
+    QUICK_DATASET,
+    option("--rounds N", "how often to send them", default=1),
+    option("--warm-up N", _WARM_UP, default=0),
+    SCALE,
+    option(_HEAT, f"sampling temperature (default: {_PUBLISHED_HEAT})"),
+    TOP_P,
+    option("--top-k K", "draw from this many of the likeliest tokens (default: as the temperature)"),
+    option("--seed N", "of the order, the texts' tags and the sampling", default=0),
+    switch("--fixed", "answers of full length, past the model's own end"),
+    option("--concurrency N,...", _CONCURRENCY, default=(1,)),
+    option("--rate N", "requests per second, at random times (Poisson), instead of requests at a time", default=0.0),
+    option("--ramp S", _RAMP, default=0.0),
+    option("--slo KEY=S,...", _SLO, default=""),
+    JSON,
+)
+_DETAILS = switch("--details", "print the statistics, boots and latencies behind the verdict, too")
+_VARY = (
+    "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
+    "url=URL,RECIPE or url=URL,URL (servers that already run, which are never stopped), mode, spec=on,off, n, "
+    "profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
+    "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
+    "prompts are made unique so that no cache answers (default: mode=eager,compile)"
+)
+_HONEST = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
+_KEEP_CACHE = "use your own compile cache; without it each arm begins with an empty one"
+_MEASURE = "what is judged: speed, or start, the seconds until a server is ready; then nothing else is sent"
+_COLD = "with --measure start: empty the caches of an arm before each boot (default: its first boot fills them)"
+_NO_ANSWERS = "keep no text of the answers (default: kept in the experiment's folder, without secrets)"
+_ARM_HEAT = "0, or the model's own where what is drafted or accepted is varied"
+_AB_RUN = (
+    *RECIPE_OR_PAIR,
+    option("--vary KEY=V,V", _VARY, default="mode=eager,compile"),
+    switch("--honest", _HONEST),
+    option("--boots N", "boots per arm (default: 2 with --honest, else 1)"),
+    *LOAD,
+    option("--concurrency N,N", _LEVELS.format("1"), default=(1,)),
+    option(_HEAT, f"sampling temperature (default: {_ARM_HEAT})"),
+    TOP_P,
+    switch("--keep-cache", _KEEP_CACHE, dest="own_cache", action="store_false"),
+    option("--measure WHAT", _MEASURE, dest="measures_start", default=False),
+    switch("--cold", _COLD),
+    switch("--no-answers", _NO_ANSWERS, dest="keep_answers", action="store_false"),
+    _DETAILS,
+    *ADDRESS,
+    *BEGIN,
+)
+_PLAY = (
+    EXPERIMENT,
+    option("--arm VALUE", "the arm that is played beside the first one, by its value (default: the second)"),
+    option("--prompt KIND", "the prompt that is answered (default: the one whose ratio is the median)"),
+    option("--svg FILE", "write a picture of the moment at which the faster arm is done"),
+)
+_MORE_BOOTS = option("--boots N", "boots that are added to each arm (default: 2)", default=2)
+_AB_ACTIONS = {
+    "run": Action("launch each arm in turn, measure, and say which is faster", _AB_RUN),
+    "list": Action("the experiments of this machine"),
+    "attach": Action("follow an experiment, or show its report", (EXPERIMENT, _DETAILS)),
+    "play": Action("show two arms that write the same answer as fast as they did, in the panel or as a file", _PLAY),
+    "stop": Action("end an experiment and its server; it can be resumed", (EXPERIMENT,)),
+    "resume": Action("go on where an experiment ended early", (EXPERIMENT, _DETAILS, DETACH, TRUST)),
+    "extend": Action(
+        "add boots to an experiment that is over, and judge all of them",
+        (EXPERIMENT, _DETAILS, _MORE_BOOTS, DETACH, TRUST),
+    ),
+    "remove": Action("delete an experiment; its runs stay", (ONE_EXPERIMENT,)),
+}
+_AXES = "try these values instead of all that may matter; as for `ab`, may be repeated"
+_MAP = (
+    "instead show where speculation pays: with against without it for each kind of prompt and number of streams, "
+    "and the launch that follows; --vary n=0,4,8 compares numbers of drafts"
+)
+_KINDS = "of a map: code,JSON,questions,prose,agent,long, or kinds of --dataset (default: all that fit the context)"
+_TUNE_RUN = (
+    RECIPE,
+    option("--budget TIME", "how long all boots together may take, such as 45m or 2h (default: 30m)", default=1800.0),
+    switch("--map", _MAP),
+    option("--kinds KIND,KIND", _KINDS, default=""),
+    option("--boots N", "of a map: boots with and without speculation (default: 2)"),
+    option("--vary KEY=V,V", _AXES, dest="axes", action="append", default=[]),
+    option("--name NAME", "the recipe that is written (default: RECIPE-tuned)", default=""),
+    *LOAD,
+    option("--concurrency N,N", _LEVELS.format("1, of a map 1,4,16")),
+    option(_HEAT, "sampling temperature (default: 0; above 0 the methods of sampling are tried, too)", default=0.0),
+    *BEGIN,
+)
+_KEEP = (
+    EXPERIMENT,
+    option("--name NAME", "the recipe's name (default: as chosen when the tune began)"),
+    switch("--overwrite", "replace a recipe of that name"),
+)
+_TUNE_ACTIONS = {
+    "run": Action("try one setting after another, keep what is faster, say by how much", _TUNE_RUN),
+    "attach": Action("follow a tune, or show what it has found", (EXPERIMENT,)),
+    "stop": Action("end a tune and its server; it can be resumed", (EXPERIMENT,)),
+    "resume": Action("go on where a tune ended early", (EXPERIMENT, DETACH, TRUST)),
+    "keep": Action(
+        "write the best setting as a recipe of yours, also while the tune runs or after it was stopped", _KEEP
+    ),
+}
+_RECIPE_OR_SERVER = "a recipe, which is launched and stopped again unless a server of it runs; a run; or a server's URL"
+_LOSSLESS = "check only that: with speculation, then without; exit code 7 where it changes them by more than rounding"
+_PARTS = (
+    switch("--without-output", "leave out whether speculation changes the answers, which takes two boots more"),
+    switch("--lossless", _LOSSLESS),
+)
+_LENGTH = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
+_EXACT = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
+_VERIFY_BOOTS = "with --lossless: boots of each; two show how far boots of one arm differ (default: 1)"
+_VERIFY = (
+    argument("recipe", "RECIPE|RUN|URL", _RECIPE_OR_SERVER),
+    *ADDRESS,
+    OneOf(_PARTS),
+    option("--prompts N", "how many prompts each boot answers, at temperature 0 (default: 20)", default=20),
+    option("--boots N", _VERIFY_BOOTS),
+    QUICK_DATASET,
+    option("--scale X", _LENGTH, default=0.25),
+    SEED,
+    switch("--exact", _EXACT),
+    *BEGIN,
+    JSON,
+)
+# `verify` calls `ab run` and `up`, which read these.
+_VERIFY_VALUES: dict[str, Any] = {
+    "temperature": 0.0,
+    "checks_output": True,
+    "wait": True,
+    "foreground": False,
+    "bench": False,
+    "force": "",
+    "every": 100_000,
+}
+_FORMATS = ("md", "json", "svg", "vllm-bench")
+_FORMAT = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
+_NAMES = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+_SUBMIT = "write the files that spark-arena or club-3090 takes, into the folder of -o or the current one"
+_REPORT = (
+    argument("names", "RUN|AB", _NAMES, nargs="*"),
+    option("--format FORMAT", _FORMAT, choices=_FORMATS, default="md"),
+    option("--submit FORM", _SUBMIT, choices=("spark-arena", "club-3090")),
+    option("-o --output FILE", "the file to write instead of stdout"),
+    JSON,
+)
+_OTHERS_NAME = option("--name NAME", "the recipe's name (default: that of the file or model)")
+_REPLACE = switch("--replace", "write over a recipe of yours of that name")
+_SOURCE = argument("source", "FILE|URL", "its path, or its https address")
+_NEW = (
+    argument("name", "NAME", "its name: lower case, digits, . _ -"),
+    option("--like RECIPE", "copy this recipe instead of the template"),
+    option("--target MODEL", "derive it from this model's config.json: a hub repository or a folder"),
+    DRAFTER,
+    METHOD,
+)
+_CATALOGUE = (
+    argument("pair", "PAIR", "what is known of this one, with the sources", nargs="?"),
+    switch("--fits", "only those that fit into the memory"),
+    switch("--unknown", "only those that may fit: their size is unknown"),
+    METHOD,
+    option("--gpu CLASS", "the machine, such as gb10 (default: the GPU here)"),
+)
+_FILES = argument("files", "FILE", "names or files (default: all recipes)", nargs="*")
+_COMMAND = argument("words", "WORD", "the command behind --, or all of it in quotes", nargs="+")
+_RECIPES_ACTIONS = {
+    "list": Action("what there is, and for which machines"),
+    "check": Action("read recipe files and say what is wrong with them", (_FILES,)),
+    "show": Action("print a recipe's file and where it is", (RECIPE,)),
+    "new": Action("begin a recipe of your own", _NEW),
+    "schema": Action("print the JSON Schema of recipe files, for editors"),
+    "catalogue": Action("pairs that others published, also without a recipe", _CATALOGUE),
+    "add": Action(
+        "check a recipe of others and put it among your own; nothing of it is run", (_SOURCE, _OTHERS_NAME, _REPLACE)
+    ),
+    "import": Action("make a recipe of a command: import -- vllm serve MODEL …", (_COMMAND, _OTHERS_NAME, _REPLACE)),
+    "update": Action("put a newer catalogue in place of the one here, after it was checked", (_SOURCE,)),
+}
+_VERBOSE = switch("-v --verbose", "all that is known of it, not only what decides")
+_PAGE_CACHE = switch("--release-page-cache", "give the page cache of the models' files back to the system")
+_DOCTOR = (ANY_RECIPE, _PAGE_CACHE, *PLAN, INSTALL_PEERS, JSON)
+_RECORDING = "`sample` (shipped, from a real H200), a file of `export`, or a run as in `ps --all`"
+_AT = "begin this long after the launch (default: in the panel shortly before it is up, or ends; as lines 0)"
+_REPLAY = (
+    argument("recording", "RUN|FILE", _RECORDING),
+    option("--speed N", "times as fast (default: 4 in the panel, at once as lines)"),
+    option("--at SECONDS", _AT),
+    switch("--plain", "lines instead of the panel, as `attach --plain` gives"),
+    *WATCH,
+)
+_PROMPTS = "keep the prompts and answers that the log may quote; access tokens are always left out"
+_EXPORT = (
+    RUN,
+    option("-o --output FILE", "the file to write (default: RUN.zip here)"),
+    switch("--with-prompts", _PROMPTS),
+    JSON,
+)
+_ENGINE = argument("engine", "ENGINE", "its folder, the folder's name, or the start of that")
+_FOLDER = argument("folder", "FOLDER", "the environment's folder, with bin/vllm in it")
+_ENGINE_ACTIONS = {
+    "list": Action("the engines of this machine"),
+    "install": Action("build the engine that a recipe needs, without launching", (RECIPE, *PLAN, TRUST)),
+    "inspect": Action("what is in it, and the status of its patches", (_ENGINE,)),
+    "remove": Action("delete it", (_ENGINE,)),
+    "adopt": Action("use an environment that you made yourself", (_FOLDER,)),
+}
+_PATCH = (
+    argument("recipe", "RECIPE", "its patches and its engine (default: all patches, in --engine)", nargs="?"),
+    option("--only PATCH", "this patch only; may be repeated", action="append", default=[]),
+    *PLAN,
+)
+_DRY_RUN = switch("--dry-run", "say what it would do, and make nothing")
+_PATCH_ACTIONS = {
+    "apply": Action("make an engine with what it needs", (*_PATCH, _DRY_RUN, TRUST)),
+    "status": Action("the status of each patch", _PATCH),
+    "diff": Action("what they change, as a unified diff", _PATCH),
+    "revert": Action("nothing to undo: name the engine without patches, which is still there", _PATCH),
+    "verify": Action("compare the files with those that were installed; exit code 5 when one differs", _PATCH),
+}
+_AGE = "only those that were last written to at least this long ago, such as 12h (default: 30d)"
+_PRUNE = (
+    option("--older-than TIME", _AGE, default=30 * 86_400.0),
+    OneOf((switch("--yes", "remove them"), switch("--dry-run", "only list them (as without --yes)"))),
+)
+_THESE_STARTS = argument("recipe", "RECIPE", "only this recipe's starts", nargs="?")
+_RUNS_ACTIONS = {
+    "list": Action("as `ps --all`"),
+    "history": Action("how long starts took here: eager and compile, cold and cached", (_THESE_STARTS,)),
+    "prune": Action("list the runs that ended long ago, with --yes remove them", _PRUNE),
+}
+_SHELL = argument("shell", "SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish"))
+_PLAIN = switch("--plain", "lines instead of the panel")
+_ATTACH_VALUES = {"foreground": False, "detach": False}  # `attach` calls a part of `up`, which reads these
+_LISTED = "actions (default: list)"
+_AB_TITLE = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
+_TUNE_TITLE = "actions (`tune RECIPE` is short for `tune run RECIPE`; `ab list` and `ab remove` know tunes, too)"
 
 COMMANDS = {
-    "up": ProgramCommand("run", "launch a recipe and watch it", _add_up, "up"),
-    "attach": ProgramCommand("run", "watch a server that runs, in the panel or as lines", _add_attach, "up"),
-    "ps": ProgramCommand("run", "list the servers, and how other programs reach them", _add_ps, "servers"),
-    "logs": ProgramCommand("run", "print a server's log", _add_logs, "logs"),
-    "stop": ProgramCommand("run", "stop a server and its processes, or those that outlived one", _add_stop, "servers"),
-    "chat": ProgramCommand("run", "talk with a server, a line at a time; also in a pipe", _add_chat, "chat"),
-    "service": ProgramCommand("run", "print a systemd --user unit that runs a recipe", _add_service, "plan"),
-    "bench": ProgramCommand("measure", "send a suite of prompts and measure each request", _add_bench, "bench"),
+    "up": ProgramCommand("run", "launch a recipe and watch it", "up", _UP),
+    "attach": ProgramCommand(
+        "run", "watch a server that runs, in the panel or as lines", "up", (FOREIGN_RUN, _PLAIN, *WATCH),
+        values=_ATTACH_VALUES,
+    ),
+    "ps": ProgramCommand("run", "list the servers, and how other programs reach them", "servers", _PS),
+    "logs": ProgramCommand("run", "print a server's log", "logs", _LOGS),
+    "stop": ProgramCommand("run", "end a server and all its processes, or what outlived one", "servers", _STOP),
+    "chat": ProgramCommand("run", "talk with a server, a line at a time; also in a pipe", "chat", _CHAT),
+    "service": ProgramCommand("run", "print a unit of systemd --user that runs a recipe", "plan", _SERVICE),
+    "bench": ProgramCommand("measure", "send a suite of prompts and measure each request", "bench", _BENCH),
     "ab": ProgramCommand(
-        "measure", "compare a recipe with one setting varied, such as eager with compile", _add_ab, "experiments"
+        "measure", "compare a recipe with one thing varied, as eager with compile", "experiments",
+        actions=_AB_ACTIONS, default="run", title=_AB_TITLE,
     ),
-    "tune": ProgramCommand("measure", "find the fastest setting of a recipe on this machine", _add_tune, "experiments"),
+    "tune": ProgramCommand(
+        "measure", "find the fastest setting of a recipe on this machine", "experiments",
+        actions=_TUNE_ACTIONS, default="run", title=_TUNE_TITLE,
+    ),
     "verify": ProgramCommand(
-        "measure", "check that a pair works, and that speculation changes no answer", _add_verify, "verify"
+        "measure", "check that a pair works, and that speculation changes no answer", "verify", _VERIFY,
+        values=_VERIFY_VALUES,
     ),
-    "report": ProgramCommand(
-        "measure", "report a run or an A/B as Markdown, JSON or a picture, or compare two", _add_report, "report"
+    "report": ProgramCommand("measure", "a run or an A/B as Markdown, JSON or a picture; or two", "report", _REPORT),
+    "gpus": ProgramCommand("look", "show the GPUs", "plan", (JSON,)),
+    "recipes": ProgramCommand(
+        "look", "list, check, show, begin, add or import recipes", "recipes",
+        actions=_RECIPES_ACTIONS, default="list", title=_LISTED,
     ),
-    "gpus": ProgramCommand("look", "show the GPUs", add_json_option, "plan"),
-    "recipes": ProgramCommand("look", "list, check, show, create, add or import recipes", _add_recipes, "recipes"),
-    "plan": ProgramCommand("look", "show what launching a recipe would do", _add_plan, "plan"),
-    "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", _add_doctor, "plan"),
-    "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", _add_why, "logs"),
-    "replay": ProgramCommand("look", "replay a recorded run", _add_replay, "panel"),
-    "export": ProgramCommand("look", "write a run to one file for `replay`", _add_export, "panel"),
+    "plan": ProgramCommand(
+        "look", "show what launching a recipe would do", "plan",
+        (*RECIPE_OR_PAIR, *PLAN, INSTALL_PEERS, _VERBOSE, JSON),
+    ),
+    "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", "plan", _DOCTOR),
+    "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", "logs", _WHY),
+    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", "recordings", _REPLAY),
+    "export": ProgramCommand("look", "write a run into one file that `replay` reads", "recordings", _EXPORT),
     "engine": ProgramCommand(
-        "set up", "list, install, inspect, adopt or remove vLLM environments", _add_engine, "engines"
+        "set up", "list, install, inspect, adopt or remove vLLM environments", "engines", actions=_ENGINE_ACTIONS
     ),
-    "patch": ProgramCommand("set up", "show, apply or verify patches of vLLM's files", _add_patch, "engines"),
-    "disk": ProgramCommand(
-        "set up", "show what uses disk space, and how to remove it", add_json_option, "housekeeping"
+    "patch": ProgramCommand(
+        "set up", "status, diff, apply, revert, verify the changes of vLLM's files", "engines", actions=_PATCH_ACTIONS
     ),
+    "disk": ProgramCommand("set up", "what takes room on the disk, and how each is removed", "housekeeping", (JSON,)),
     "runs": ProgramCommand(
-        "set up", "list all runs and how long starts took, or remove old ones", _add_runs, "servers"
+        "set up", "list all runs and how long starts took, or remove old ones", "servers",
+        actions=_RUNS_ACTIONS, default="list", title=_LISTED,
     ),
-    "completion": ProgramCommand("set up", "print a shell completion script", _add_completion, "housekeeping"),
-    "agent": ProgramCommand("", "started by another dflash-tui over ssh", lambda _: None, "hosts"),
-}
+    "completion": ProgramCommand(
+        "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
+    ),
+    "agent": ProgramCommand(
+        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
+    ),
+}  # fmt: skip

@@ -49,6 +49,10 @@ class PreflightFailed(DflashError):
     exit_code = 4
 
 
+class MemoryTaken(PreflightFailed):
+    """The launch would fit, were its GPU's memory not used by others."""
+
+
 class PatchError(DflashError):
     """A patch cannot be applied and is not applied already."""
 

@@ -62,7 +62,7 @@ def looks_secret(value: object) -> bool:
 
 def redact_secrets(text: str, instead: str = LEFT_OUT) -> str:
     """Return `text` with our own secrets, access tokens, keys and passwords replaced by `instead`."""
-    return _redact(text, _list_own_values(), instead)
+    return _redact(text, list_own_secrets(), instead)
 
 
 def _redact(text: str, own: Sequence[str], instead: str = LEFT_OUT) -> str:
@@ -72,7 +72,8 @@ def _redact(text: str, own: Sequence[str], instead: str = LEFT_OUT) -> str:
     return _MARKED.sub(lambda match: f"{next(filter(None, match.groups()), '')}{instead}", text)
 
 
-def _list_own_values() -> list[str]:
+def list_own_secrets() -> list[str]:
+    """Return the secrets of this environment and the hub's token, the longest first."""
     values = [os.environ[name] for name in os.environ if is_secret(name)]
     values = [value for value in values if not value.startswith(("/", "~"))]
     return sorted({value for value in (*values, _read_hub_token()) if len(value) >= _SHORTEST}, key=len)[::-1]
@@ -123,7 +124,7 @@ def _without_quote(line: str) -> str:
 
 def find_secret(name: str, value: object) -> str | None:
     """Return where a flag, variable or setting contains a secret, such as `a.auth_token`; None if it has none."""
-    return _find_secret(name, value, _list_own_values())
+    return _find_secret(name, value, list_own_secrets())
 
 
 def _find_secret(name: str, value: object, own: Sequence[str]) -> str | None:
@@ -147,9 +148,11 @@ def _find_secret(name: str, value: object, own: Sequence[str]) -> str | None:
     return None
 
 
-def explain_secrets(part: str, values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield each name in a part of a recipe or patch whose value looks like a secret, and what to do instead."""
-    own = _list_own_values() if values else []
+def explain_secrets(part: str, values: Mapping[str, object], own: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each name in a part of a recipe or patch whose value looks like a secret, and what to do instead.
+
+    `own` are the secrets of `list_own_secrets`.
+    """
     for name, value in values.items():
         if place := _find_secret(f"{part}.{name}", value, own):
             yield name, f"{place} looks like a secret; {advise_on_secret(place)}"

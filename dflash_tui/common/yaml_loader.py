@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,17 +76,24 @@ def convert_yaml(path: Path, text: str, kind: type[T]) -> T:
 
 
 def parse_yaml_value(text: str) -> Any:
-    """Return the value of YAML text; raise YamlError if it is not supported YAML."""
+    """Return the value of YAML text; raise YamlError if it is not supported YAML.
+
+    A few lines of aliases can expand to gigabytes, and libyaml's own recursion has no limit.
+    """
     import yaml
 
-    events = _read_events(text)
-    begun = (yaml.StreamStartEvent, yaml.DocumentStartEvent)
-    first = next(event for event in events if not isinstance(event, begun))
-    if isinstance(first, yaml.StreamEndEvent):
-        return None
-    value = _build_value(first, events, ())
-    if another := next((event for event in events if isinstance(event, yaml.DocumentStartEvent)), None):
-        raise YamlError(_line(another), "not YAML: expected a single document")
+    try:
+        read = _choose_loader()(text).get_event
+        while isinstance(event := read(), yaml.StreamStartEvent | yaml.DocumentStartEvent):
+            pass
+        if isinstance(event, yaml.StreamEndEvent):
+            return None
+        value = _build_value(event, read, ())
+        read()  # the end of the document
+        if isinstance(event := read(), yaml.DocumentStartEvent):
+            raise YamlError(_line(event), "not YAML: expected a single document")
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise _explain_yaml(error) from None
     return value
 
 
@@ -109,8 +116,7 @@ def compose_yaml(text: str) -> yaml.Node | None:
     """Return the node tree of YAML text, None if it is empty; raise YamlError like `parse_yaml_value`."""
     import yaml
 
-    for _ in _read_events(text):  # refuses unsupported YAML before nodes are built
-        pass
+    parse_yaml_value(text)  # refuses unsupported YAML before nodes are built
     try:
         return yaml.compose(text, Loader=_choose_loader())
     except yaml.YAMLError as error:
@@ -123,28 +129,6 @@ def _choose_loader() -> Any:
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _read_events(text: str) -> Iterator[yaml.Event]:
-    """Yield the events of YAML text; raise YamlError at the first unsupported one.
-
-    A few lines of aliases can expand to gigabytes, and libyaml's own recursion has no limit.
-    """
-    import yaml
-
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=_choose_loader()):
-            if isinstance(event, yaml.AliasEvent):
-                raise YamlError(_line(event), "aliases (*name) are not supported")
-            if getattr(event, "tag", None):
-                raise YamlError(_line(event), "tags (!!name) are not supported")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEPTH_LIMIT:
-                raise YamlError(_line(event), "nested too deeply")
-            yield event
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise _explain_yaml(error) from None
-
-
 def _explain_yaml(error: Exception) -> YamlError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error)
@@ -155,29 +139,40 @@ def _line(part: yaml.Node | yaml.Event) -> int:
     return part.start_mark.line + 1 if part.start_mark else 1
 
 
-def _build_value(event: Any, events: Iterator[Any], steps: tuple[str | int, ...]) -> Any:
+def _build_value(event: Any, read: Callable[[], Any], steps: tuple[str | int, ...]) -> Any:
     """Return the value that begins with `event`, at `steps`; keys are text in any notation."""
     import yaml
 
+    _refuse_unsupported(event)
     if isinstance(event, yaml.ScalarEvent):
         try:
             return event.value if event.style else _read_plain(event.value)
         except ValueError as error:
             raise YamlError(_line(event), str(error), steps) from None
+    if len(steps) >= DEPTH_LIMIT:
+        raise YamlError(_line(event), "nested too deeply")
     if isinstance(event, yaml.SequenceStartEvent):
         items: list[Any] = []
-        while not isinstance(item := next(events), yaml.SequenceEndEvent):
-            items.append(_build_value(item, events, (*steps, len(items))))
+        while not isinstance(item := read(), yaml.SequenceEndEvent):
+            items.append(_build_value(item, read, (*steps, len(items))))
         return items
     values: dict[str, Any] = {}
-    while not isinstance(key := next(events), yaml.MappingEndEvent):
+    while not isinstance(key := read(), yaml.MappingEndEvent):
+        _refuse_unsupported(key)
         if not isinstance(key, yaml.ScalarEvent):
             raise YamlError(_line(key), "expected a word as a key, not a list or a mapping", steps)
         name = str(key.value)
         if name in values:  # YAML lets the last of two equal keys win silently; a recipe with both is a mistake
             raise YamlError(_line(key), "given twice", (*steps, name))
-        values[name] = _build_value(next(events), events, (*steps, name))
+        values[name] = _build_value(read(), read, (*steps, name))
     return values
+
+
+def _refuse_unsupported(event: Any) -> None:
+    if not hasattr(event, "tag"):
+        raise YamlError(_line(event), "aliases (*name) are not supported")
+    if event.tag:
+        raise YamlError(_line(event), "tags (!!name) are not supported")
 
 
 def _read_plain(text: str) -> str | float | bool | None:

@@ -25,11 +25,13 @@ def main(identity: str) -> int:
     """Drive the experiment to its end and return the exit code; its folder holds the results."""
     try:
         design = store.read_progress(store.experiment_folder(store.find_experiment(identity).id)).design
-        recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        if not design.launched:
+            return asyncio.run(_run_driver(runner.run_experiment(design, [])))
+        first = design.launched[0]
+        recipe = recipe_loader.find_recipe(first.request.recipe)
         probe = planner.probe_for(recipe)
-        resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.arms]
-        recipe_trust.require_trust(recipe, [arm.plan for arm in design.arms])
-        first = design.arms[0]
+        resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.launched]
+        recipe_trust.require_trust(recipe, [arm.plan for arm in design.launched])
         tuner = MachineTuner(_select_gpus(probe, first), recipe, first.plan.cluster) if design.tuning else None
         return asyncio.run(_run_driver(runner.run_experiment(design, resolved_recipes, tuner)))
     except (DflashError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shlex
 import statistics
@@ -19,15 +20,17 @@ from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.experiments import boot, store, variation
 from dflash_tui.experiments.analysis import measures
-from dflash_tui.experiments.design import Arm, BootOptions, Design, Scale, Temperature
+from dflash_tui.experiments.design import Arm, BootOptions, Design, RunningServer, Scale, Temperature
 from dflash_tui.experiments.variation import VariationError, Varied
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.monitoring import startup_history
+from dflash_tui.monitoring import server_identity, startup_history
 from dflash_tui.planning import memory
 from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
+from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
+from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.runs import lifecycle
@@ -94,10 +97,31 @@ def list_typed_options() -> list[str]:
     return sorted(name.replace("_", "-") for name in _TYPED)
 
 
+class _PlannedArms(NamedTuple):
+    """The arms of an experiment, the resolved recipes of those that are launched, and what they have in common."""
+
+    varied: Varied
+    arms: tuple[Arm, ...]
+    resolved_recipes: list[ResolvedRecipe]
+    recipe: str
+    scale: float
+
+
 def build_experiment(
     request: ExperimentRequest, varied: Varied | None = None, *, cluster: Cluster | None = None
 ) -> tuple[Design, list[ResolvedRecipe]]:
-    """Return the design and the resolved recipe of each arm; `varied` replaces `request.vary`."""
+    """Return the design and the resolved recipe of each launched arm; `varied` replaces `request.vary`.
+
+    An arm that is a running server is asked what it is, with a short chat.
+    """
+    if varied is None and variation.is_of_servers(request.vary):
+        return _compose_design(request, _ask_servers(request, cluster))
+    return _compose_design(request, _plan_launches(request, varied, cluster))
+
+
+def _plan_launches(request: ExperimentRequest, varied: Varied | None, cluster: Cluster | None) -> _PlannedArms:
+    if request.key_env or request.model:
+        raise UsageError("--key-env and --model are for a URL", hint="--vary url=URL,RECIPE compares with a server")
     recipe = recipe_loader.find_recipe(request.launch.recipe)
     probe = planner.probe_for(recipe)  # once, so that all arms are planned for the same GPUs
 
@@ -108,25 +132,68 @@ def build_experiment(
     # A launch over all hosts may need flags that only its arms set.
     alone = varied.arms["1"] if varied.key == variation.HOSTS else LaunchChanges()
     base = plan(request.launch.with_changes(alone)).plan
-    boots = _choose_boots(request, varied)
-    filling = int(request.measures_start and not request.cold)  # the first boot of an arm fills its caches
     port = request.launch.port or lifecycle.find_free_port(base.port)
     arms, resolved_recipes = _plan_arms(varied, request.launch.with_changes(LaunchChanges(port=port)), plan)
-    name = request.suite or _choose_suite(resolved_recipes, varied, by_kind=request.by_kind)
+    return _PlannedArms(varied, arms, resolved_recipes, base.recipe, base.bench_scale)
+
+
+def _ask_servers(request: ExperimentRequest, cluster: Cluster | None) -> _PlannedArms:
+    """Return the arms of `url=URL,RECIPE` or `url=URL,URL`."""
+    if request.measures_start:
+        raise UsageError("a server that already runs is not started", hint="drop --measure start")
+    launch = request.launch
+    names, ours = variation.split_servers(request.vary, launch.recipe)
+    if ours and recipe_loader.find_recipe(ours) != recipe_loader.find_recipe(launch.recipe):
+        raise UsageError(f"{ours} is not the recipe of this A/B, {launch.recipe}", hint="name one of the two")
+    servers = {name: _ask_server(name, request) for name in names if name != ours}
+    alone = _PlannedArms(Varied(variation.URL, {name: LaunchChanges() for name in names}), (), [], variation.URL, 1.0)
+    if ours:
+        common = replace(request, key_env=None, model=None)
+        alone = _plan_launches(common, Varied(variation.URL, {ours: LaunchChanges()}), cluster)._replace(
+            varied=alone.varied
+        )
+    own = alone.arms[0] if ours else None
+    arms = [own if own and name == ours else _build_server_arm(servers[name], launch.recipe, own) for name in names]
+    if len({arm.name for arm in arms}) < len(arms):
+        raise VariationError(f"{request.vary}: it names a server twice")
+    return alone._replace(arms=tuple(arms))
+
+
+def _ask_server(url: str, request: ExperimentRequest) -> RunningServer:
+    found = asyncio.run(server_identity.find_server(url, request.model, request.key_env))
+    return RunningServer(found.url, found.model, found.facts, server_identity.is_here(found.url))
+
+
+def _build_server_arm(server: RunningServer, recipe: str, own: Arm | None) -> Arm:
+    beside = own if server.is_here else None
+    plan = Plan(
+        recipe=recipe, title=server.url, synthetic="", mode=Mode.EAGER, target=server.facts.settings.get("model", ""),
+        drafter="", num_speculative_tokens=0, served_name=server.model, port=server_identity.read_port(server.url),
+        engine_folder="", argv=(), env={}, patches=(), method=Method.NONE,
+        on_cpu=bool(beside and beside.plan.on_cpu), gpus=beside.plan.gpus if beside else (),
+    )  # fmt: skip
+    return Arm(server.url, LaunchRequest(recipe=recipe), plan, server)
+
+
+def _compose_design(request: ExperimentRequest, planned: _PlannedArms) -> tuple[Design, list[ResolvedRecipe]]:
+    varied, arms, resolved_recipes, recipe, scale = planned
+    boots = _choose_boots(request, varied)
+    filling = int(request.measures_start and not request.cold)  # the first boot of an arm fills its caches
+    name = request.suite or _choose_suite(planned, by_kind=request.by_kind)
     now, suite = time.time(), suites.load_suite(name)
     synthetic = "; ".join(dict.fromkeys(arm.plan.synthetic for arm in arms if arm.plan.synthetic))
     design = Design(
-        id=store.make_experiment_id(base.recipe, now),
+        id=store.make_experiment_id(recipe, now),
         made_at=now,
         version=__version__,
-        recipe=base.recipe,
+        recipe=recipe,
         vary=varied.key,
         arms=arms,
         # An arm without speculation scores the answers of the others, so it comes last.
         order=variation.order_boots(len(arms), boots + filling)[:: -1 if request.checks_output else 1],
         suite=suites.make_absolute(name),
         digest=suite.digest,
-        scale=base.bench_scale if request.scale is None else request.scale,
+        scale=scale if request.scale is None else request.scale,
         temperature=_choose_temperature(request, arms, varied),
         levels=suite.levels,
         repeats=suite.repeats,
@@ -159,14 +226,14 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
         alone = plan(request.launch.with_changes(LaunchChanges(removed=variation.ALONE))).resolved
         width = alone.flags.get("tensor-parallel-size")
         return variation.build_host_variation(request.vary, request.launch, width if isinstance(width, int) else 1)
-    repeated = (request.suite or "").partition(":")[0] == suites.REPEAT
+    repeated = (request.suite or "").partition(":")[0] in {suites.REPEAT, suites.AGENTS}
     return variation.parse_variation(request.vary, repeated=repeated)
 
 
 def _format_command(design: Design, request: ExperimentRequest, boots: int) -> str:
     """Return the command line that repeats the experiment, independent of later defaults."""
     if request.checks_output:
-        options = {"prompts": request.prompts, **_list_sent(design, ("suite", "scale", "seed"))}
+        options = {"prompts": request.prompts, "boots": boots, **_list_sent(design, ("suite", "scale", "seed"))}
         return format_options(["verify", "--lossless"], request.launch, options)
     sent = _list_sent(
         design, ("suite", "scale", "temperature", "fixed", "keep_answers", *BootOptions.__struct_fields__)
@@ -190,12 +257,14 @@ def format_options(command: Sequence[str], launch: LaunchRequest, options: Mappi
     return shlex.join(["dflash-tui", *command, *launch.to_argv(), *words])
 
 
-def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied, *, by_kind: bool) -> str:
+def _choose_suite(planned: _PlannedArms, *, by_kind: bool) -> str:
     """Return `field`, `quick` for short contexts, `contexts` for stock against ours, or the kinds that fit of `map`."""
-    lengths = [length for resolved in resolved_recipes if (length := memory.read_max_model_len(resolved)) is not None]
+    contexts = [*map(memory.read_max_model_len, planned.resolved_recipes)]
+    contexts += [arm.server.facts.context for arm in planned.arms if arm.server]
+    lengths = [length for length in contexts if length is not None]
     if by_kind:
         return suites.MAP if min(lengths, default=_ROOM) >= _ROOM else f"{suites.MAP}:{suites.SHORT_KINDS}"
-    if varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
+    if planned.varied.key == variation.STOCK_KEY and min(lengths, default=_ROOM_FOR_CONTEXTS) >= _ROOM_FOR_CONTEXTS:
         return "contexts"
     return "quick" if min(lengths, default=_ROOM) < _ROOM else "field"
 
@@ -203,10 +272,11 @@ def _choose_suite(resolved_recipes: list[ResolvedRecipe], varied: Varied, *, by_
 def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varied: Varied) -> float | None:
     """Return the requested temperature, else 0, or None (the model's own) if the arms draft differently.
 
-    Acceptance depends on the sampling. Stock against ours uses 0, since their answers are compared.
+    Acceptance depends on the sampling. Stock against ours uses 0, since their answers are compared, and so do running
+    servers, whose models' own temperatures are unknown.
     """
     temperature, changes = request.temperature, any(measures.changes_drafting(arms[0], arm) for arm in arms)
-    if temperature is None and (varied.key == variation.STOCK_KEY or not changes):
+    if temperature is None and (varied.key in {variation.STOCK_KEY, variation.URL} or not changes):
         temperature = 0.0
     if temperature == 0 and request.top_p is not None:
         raise UsageError("--top-p changes nothing at temperature 0", hint="add --temperature T above 0")
@@ -315,7 +385,7 @@ def _find_earlier_boots(design: Design) -> list[list[float]]:
 
 
 def _workload(design: Design) -> tuple[object, ...]:
-    names = {"digest", "scale", "fixed", *BootOptions.__struct_fields__} - {"seed", "top_p"}
+    names = {"digest", "scale", "fixed", *BootOptions.__struct_fields__} - {"seed", "top_p", "key_env", "model"}
     return tuple(getattr(design, name) for name in sorted(names))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import psutil
 
-from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
+from dflash_tui.common.errors import DflashError, MemoryTaken, PreflightFailed, UsageError
 from dflash_tui.events import Preparing
 from dflash_tui.experiments import runner as experiments_runner
 from dflash_tui.experiments import store, variation
@@ -21,6 +21,7 @@ from dflash_tui.experiments.design import Design, ExperimentExtended
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.machine import processes
+from dflash_tui.monitoring import server_identity
 from dflash_tui.peers import cluster_launch
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.runs import lifecycle, registry, server_process
@@ -42,11 +43,14 @@ def find_disturbing_servers(design: Design) -> list[Run]:
             raise UsageError(
                 f"{other.id} is running and would disturb the measurement", hint=f"dflash-tui ab attach {other.id}"
             )
-    plans = [arm.plan for arm in design.arms]
+    plans = [arm.plan for arm in design.launched]
+    measured = {server_identity.read_port(server.url) for server in design.servers if server.is_here}
     return [
         run
         for run in registry.list_runs()
-        if server_process.is_alive(run) and any(run.plan.port == plan.port or run.plan.disturbs(plan) for plan in plans)
+        if server_process.is_alive(run)
+        and run.plan.port not in measured
+        and any(run.plan.port == plan.port or run.plan.disturbs(plan) for plan in plans)
     ]
 
 
@@ -186,18 +190,21 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
     Running servers are stopped only after all checks and preparations succeed. Raise PreflightFailed if an arm would
     not start.
     """
-    if not await front.confirm(TrustQuestion(resolved_recipes[0].recipe, [arm.plan for arm in design.arms])):
+    plans = [arm.plan for arm in design.launched]
+    if plans and not await front.confirm(TrustQuestion(resolved_recipes[0].recipe, plans)):
         return False
     in_the_way = find_disturbing_servers(design)
     if in_the_way and not await front.confirm(StopQuestion(in_the_way)):
         return False
     front.show(CheckingArms(in_the_way))
-    for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with cluster_launch.open_hosts(arm.request.peers) as hosts:
-            report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
+    for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
+        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
         try:
             report.raise_failed(offer_force=False)
         except PreflightFailed as error:
+            if isinstance(error, MemoryTaken) and any(server.is_here for server in design.servers):
+                continue  # they are measured one after the other
             raise PreflightFailed(f"{arm.name}: {error.what}", evidence=error.evidence, hint=error.hint) from None
     if not await front.confirm(BeginQuestion()):
         return False
@@ -219,6 +226,6 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
             shown.add(step)
             front.show(event)
 
-    for arm, resolved in zip(design.arms, resolved_recipes, strict=True):
-        async with cluster_launch.open_hosts(arm.request.peers) as hosts:
-            await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)
+    for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
+        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from dflash_tui.benchmark.load import MeasuredWindow
 from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
+from dflash_tui.benchmark.server import ServerFacts
 from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.events import YEAR_2100, Amount, Event, RequestDone, Whole
 from dflash_tui.planning.plan import Plan
@@ -24,6 +25,16 @@ Scale = Annotated[float, Meta(gt=0, le=MOST_SCALE)]
 Temperature = Annotated[float, Meta(ge=0, le=MOST_TEMPERATURE)]
 
 
+class RunningServer(msgspec.Struct, frozen=True):
+    """A server that already runs, measured by its address. It is never stopped or signalled."""
+
+    url: str
+    model: str
+    facts: ServerFacts
+    is_here: bool = False
+    """Whether it runs on this machine."""
+
+
 class Arm(msgspec.Struct, frozen=True):
     """One value of what is varied."""
 
@@ -31,6 +42,9 @@ class Arm(msgspec.Struct, frozen=True):
     request: LaunchRequest
     """The launch request, with a port so that all arms use the same one."""
     plan: Plan
+    """Its launch; that of a running server has no command, and is otherwise what the server reports."""
+    server: RunningServer | None = None
+    """The running server that is measured; None if each boot launches one."""
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -62,6 +76,10 @@ class BootOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the time to ready is judged; only warm-up requests are sent."""
     cold: bool = False
     """Whether the caches of an arm are emptied before every boot, not only before the first."""
+    key_env: str | None = None
+    """The variable with the API key of the servers at a URL."""
+    model: str | None = None
+    """The model to ask of the servers at a URL, where one has several."""
     by_kind: bool = False
     """Whether a boot sends one kind of prompt after the other, so that each has a load of its own."""
 
@@ -102,6 +120,16 @@ class Design(BootOptions, frozen=True):
     """How often its boots are judged: once, plus once per extension."""
 
     @property
+    def launched(self) -> tuple[Arm, ...]:
+        """The arms whose servers the experiment launches itself."""
+        return tuple(arm for arm in self.arms if arm.server is None)
+
+    @property
+    def servers(self) -> tuple[RunningServer, ...]:
+        """The running servers that are arms."""
+        return tuple(arm.server for arm in self.arms if arm.server)
+
+    @property
     def command_word(self) -> str:
         """The command that begins and resumes it."""
         return "tune" if self.tuning else "ab"
@@ -114,7 +142,7 @@ class Design(BootOptions, frozen=True):
     @property
     def honest(self) -> bool:
         """Whether every arm is launched at least twice, so that the spread between its boots is known."""
-        return all(self.order.count(arm) >= 2 for arm in range(len(self.arms)))
+        return not self.servers and all(self.order.count(arm) >= 2 for arm in range(len(self.arms)))
 
 
 class Conditions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -172,6 +200,8 @@ class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first token, from 1, that differs from the answer without speculation; None if none does."""
     ends_early: bool = False
     """Whether one of the two answers is the beginning of the other."""
+    loses_words: bool = False
+    """Whether the tokens are the same and the streamed words or tool calls are not."""
     gap: Amount = 0.0
     """The largest gap: the log-probability of a token below that of the likeliest token at its position."""
     place: Whole = 0
@@ -189,7 +219,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     arm: int
     run: str
-    """The id of the run; empty if none was launched."""
+    """The id of the run, or `turn-N` of a running server; empty if none was launched."""
     attempt: int = 1
     began: Annotated[float, Meta(ge=0, lt=YEAR_2100)] = 0.0
     prepared: Amount | None = None
@@ -235,6 +265,8 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     hosts: tuple[HostFacts, ...] = ()
     checks: tuple[AnswerCheck, ...] = ()
     """Checks of the answers with speculation, by a boot without it; empty unless answers are verified."""
+    process: str = ""
+    """The identity of a running server's process, if known: its turns between two starts are one boot."""
     doubt: str = ""
     """Why its first answer casts doubt on the weights (unlike an earlier one, or noise); else empty."""
     error: str = ""
@@ -303,6 +335,8 @@ class ExperimentHalted(Event, frozen=True, tag="halted"):
     """The driver process ended early, for the reason in `why`; the experiment can be resumed."""
 
     why: str
+    step: str = ""
+    """What the user has to do first, such as starting a server again; empty if nothing."""
 
 
 class ExperimentFinished(Event, frozen=True, tag="finished"):

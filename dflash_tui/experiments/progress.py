@@ -51,6 +51,8 @@ class Progress(msgspec.Struct, frozen=True):
     due: int = 0
     """The number of measured requests per boot; 0 if unknown."""
     halted: str = ""
+    step: str = ""
+    """What the user has to do before it can be resumed; empty if nothing."""
     finished: bool = False
     driven: bool = False
     left: float | None = None
@@ -93,7 +95,7 @@ def fold_progress(
     tries: list[Boot] = []
     current: CurrentBoot | None = None
     rounds: list[RoundBegan] = []
-    halted, finished = "", False
+    halted, step, finished = "", "", False
     for event in events:
         design = extend_design(design, event)
         match event:
@@ -103,7 +105,7 @@ def fold_progress(
                 finished, halted = False, ""
             case BootBegan():
                 current = CurrentBoot(event.number, event.arm, event.attempt, event.run, event.at)
-                halted = ""
+                halted = step = ""
             case RequestMeasured() if current and event.number == current.number:
                 measured = current.requests + (event.stage == "round")
                 current = replace(current, stage=event.stage, requests=measured, last=event)
@@ -113,8 +115,8 @@ def fold_progress(
                     tries.append(boot)
                 else:
                     over[boot.number] = boot
-            case ExperimentHalted(why=why):
-                halted = why
+            case ExperimentHalted():
+                halted, step = event.why, event.step
             case ExperimentFinished():
                 finished, halted = True, ""
     progress = Progress(
@@ -124,6 +126,7 @@ def fold_progress(
         current=None if finished else current,
         due=due,
         halted=halted,
+        step=step,
         finished=finished,
         driven=driven,
         rounds=tuple(rounds),

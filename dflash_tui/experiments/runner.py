@@ -52,7 +52,7 @@ async def run_experiment(
             await stop_leftover_servers(design)
             store.load_experiment_suite(design)
             # Also between boots, so that no other launch takes the port or GPUs of the next boot.
-            with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.arms]):
+            with session.reserve_experiment(f"A/B {design.id}", [arm.plan for arm in design.launched]):
                 progress = await _run_boots(folder, [*resolved_recipes], tuner)
             design = progress.design
             boots = sorted((*progress.tries, *progress.boots), key=lambda boot: (boot.number, boot.attempt))
@@ -65,7 +65,7 @@ async def run_experiment(
                 boot.write_driver_log(f"compile caches of the experiment remain on {left}")
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
-            _halt(folder, _describe_error(error))
+            _halt(folder, _describe_error(error), error.what if isinstance(error, boot.UserStepNeeded) else "")
             raise
         except asyncio.CancelledError:
             _halt(folder, "stopped by request")
@@ -88,11 +88,16 @@ async def _run_and_record_boot(
     folder: Path, progress: Progress, resolved_recipes: Sequence[ResolvedRecipe], number: int, attempt: int
 ) -> None:
     design = progress.design
-    arm = design.order[number]
+    place = design.order[number]
+    arm = design.arms[place]
     came_up = {measured.arm for measured in progress.boots if not measured.error}
-    boot.write_driver_log(f"boot {number + 1} of {len(design.order)}: {design.arms[arm].name}, attempt {attempt}")
+    boot.write_driver_log(f"boot {number + 1} of {len(design.order)}: {arm.name}, attempt {attempt}")
     tell = partial(store.append_event, folder)
-    measured = await boot.run_boot(design, number, attempt, resolved_recipes[arm], tell, first=arm not in came_up)
+    if arm.server:
+        measured = await boot.measure_running_server(design, arm.server, number, attempt, tell)
+    else:
+        resolved, first = resolved_recipes[design.launched.index(arm)], place not in came_up
+        measured = await boot.run_boot(design, number, attempt, resolved, tell, first=first)
     if measured.error:
         boot.write_driver_log(f"boot {number + 1} failed: {measured.error}")
         if shutil.disk_usage(folder).free < _MIN_FREE_DISK:
@@ -142,10 +147,10 @@ def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:
     return unrecorded
 
 
-def _halt(folder: Path, why: str) -> None:
+def _halt(folder: Path, why: str, step: str = "") -> None:
     boot.write_driver_log(f"halted: {why}")
     with contextlib.suppress(OSError):
-        store.append_event(folder, ExperimentHalted(time.time(), why))
+        store.append_event(folder, ExperimentHalted(time.time(), why, step))
 
 
 def _describe_error(error: OSError | DflashError) -> str:

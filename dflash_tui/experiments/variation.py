@@ -15,6 +15,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.common.yaml_loader import YamlError
 from dflash_tui.launch.planner import PlannedLaunch
+from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.planning import cuda_graphs, patch_file, startup_optimizations
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, SetUp
@@ -22,7 +23,7 @@ from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.planning.serve_flags import make_absolute
 
 DEFAULT = "mode=eager,compile"
-HOSTS = "hosts"
+HOSTS, URL = "hosts", "url"
 # Fields removed from a launch request for one host.
 ALONE = ("peers", "link")
 _FIELDS = ("mode", "method", "profile", "variant", "vllm", "engine")
@@ -36,8 +37,9 @@ _PREFIX_CACHE = frozenset({
     "no-enable-mamba-shared-prefix-checkpoint",
 })  # fmt: skip
 _KNOWN = (
-    "stock,ours, hosts=1,2, mode, method, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, "
-    "start.NAME=on,off, env.NAME, speculation.KEY, or a flag of vllm serve; values with commas are quoted, or are JSON"
+    "stock,ours, hosts=1,2, url=URL,RECIPE, mode, method, spec=on,off, n, profile, variant, vllm, engine, "
+    "patch.NAME=on,off, start.NAME=on,off, env.NAME, speculation.KEY, or a flag of vllm serve; values with commas are "
+    "quoted, or are JSON"
 )
 
 
@@ -93,7 +95,9 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
     if not equals or not key:
         raise VariationError(f"{words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
-        raise VariationError(f"{key} is the same for all arms", hint=f"what can be varied: {_KNOWN}")
+        raise VariationError(f"{key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
+    if key == URL:
+        raise VariationError(f"{key}: a server that already runs is an arm of an A/B only")
     if key.replace("_", "-") in _PREFIX_CACHE and not repeated:
         what = f"{key} has no effect here: each prompt is made unique so that no cache answers"
         do = "--dataset repeat sends the same prompts again and again"
@@ -114,6 +118,24 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
 def is_of_hosts(words: str) -> bool:
     """Whether a `--vary` is about the number of hosts."""
     return words.partition("=")[0].strip() == HOSTS
+
+
+def is_of_servers(words: str) -> bool:
+    """Whether a `--vary` is about servers that already run."""
+    return words.partition("=")[0].strip().removeprefix("--") == URL
+
+
+def split_servers(words: str, recipe: str) -> tuple[list[str], str]:
+    """Return the arms of `url=URL,RECIPE` or `url=URL,URL`, and the recipe among them, or an empty string.
+
+    After a single URL comes `recipe`, unless that is empty.
+    """
+    names = [word.strip() for word in words.partition("=")[2].split(",")]
+    names += [recipe] if len(names) == 1 and recipe else []
+    ours = [name for name in names if not is_address(name)]
+    if len({*names}) < max(2, len(names)) or len(ours) > 1 or "" in names:
+        raise VariationError(f"{words}: expected a URL and a recipe, or URLs", example="url=http://host:8000,RECIPE")
+    return names, ours[0] if ours else ""
 
 
 def build_host_variation(words: str, request: LaunchRequest, width: int) -> Varied:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
+import psutil
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.server import Server, ServerFacts, TokenCount
@@ -14,6 +16,7 @@ from dflash_tui.common import bounded_http
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.machine import processes
 from dflash_tui.monitoring.foreign_server import explain_silence, parse_address
 from dflash_tui.vllm_output.metrics import parse_sample
 
@@ -137,6 +140,25 @@ async def find_server(address: str, model: str | None = None, key_variable: str 
         model = _choose_model(url, models, body)
     server = Server(url, model, reader.key, await _read_facts(reader, model, models))
     return await _try_stream(server, key_variable)
+
+
+def is_here(url: str) -> bool:
+    """Whether the host of an address is this machine."""
+    host, cards = urlsplit(url).hostname or "", psutil.net_if_addrs().values()
+    return host == "localhost" or host.startswith("127.") or host in {each.address for card in cards for each in card}
+
+
+def read_server_process(url: str) -> str:
+    """Return the identity of the process that listens at an address of this machine; empty if it is unknown."""
+    listeners = processes.list_listeners() if is_here(url) else []
+    pid = next((listener.pid for listener in listeners if listener.port == read_port(url)), None)
+    return f"{pid} {processes.read_process_identity(pid)}" if pid else ""
+
+
+def read_port(url: str) -> int:
+    """Return the port of an address."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class _Reader:

@@ -33,10 +33,6 @@ _OPTIONS = {
 # Constant words in one line, for any login shell. A non-login shell lacks the folder of programs that pip and uv
 # install for a user; without dflash-tui there, the one that another host installed is run.
 _OWN = '"${XDG_DATA_HOME:-$HOME/.local/share}/dflash-tui/program/bin/dflash-tui"'
-_AGENT = (
-    """sh -c 'PATH="$HOME/.local/bin:$PATH"; command -v dflash-tui >/dev/null || exec """
-    f"""{_OWN} agent; exec dflash-tui agent'"""
-)
 # The user's words are sent as one word of harmless characters, since csh and fish read quotes and backslashes
 # differently.
 _RUN = (
@@ -115,11 +111,11 @@ def check_hosts(hosts: Sequence[str]) -> None:
         raise UsageError(f"--peer: {', '.join(hosts)} names a host twice", hint="each further host has one --peer")
 
 
-def build_agent_command(host: str) -> list[str]:
-    """Return the command that runs the agent on `host`; no local shell is involved."""
+def build_agent_command(host: str, verb: str) -> list[str]:
+    """Return the command that runs a verb of the agent on `host`; no local shell is involved."""
     if host == LOCAL:
-        return [sys.executable, "-P", "-m", "dflash_tui", "agent"]
-    return _build_ssh_command(host, _AGENT)
+        return [sys.executable, "-P", "-m", "dflash_tui", "agent", verb]
+    return _build_ssh_command(host, _build_program_words(["agent", verb]))
 
 
 def build_install_command(host: str, *words: str) -> list[str]:
@@ -159,9 +155,12 @@ def build_program_command(
 
     `variables` are added to the login's. With `on_terminal` it gets a terminal of the kind (TERM) that ssh passes on.
     """
+    return _build_ssh_command(host, _build_program_words(words, variables), _PATIENT, on_terminal=on_terminal)
+
+
+def _build_program_words(words: Sequence[str], variables: Mapping[str, str] = _NOTHING) -> str:
     exports = [f"export {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
-    command = f"{_RUN} {_encode_word('; '.join([*exports, shlex.join(['set', '--', *words])]))}"
-    return _build_ssh_command(host, command, _PATIENT, on_terminal=on_terminal)
+    return f"{_RUN} {_encode_word('; '.join([*exports, shlex.join(['set', '--', *words])]))}"
 
 
 def _encode_word(text: str) -> str:

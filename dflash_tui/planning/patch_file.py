@@ -18,7 +18,7 @@ from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.private_files import load_each
-from dflash_tui.common.secrets import explain_secrets
+from dflash_tui.common.secrets import explain_secrets, list_own_secrets
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Prose, Text, Title
@@ -155,18 +155,9 @@ def are_alternatives(patch: Patch, other: Patch) -> bool:
     return patch.name == other.instead_of or other.name == patch.instead_of
 
 
-def is_shipped(patch: Patch) -> bool:
-    """Whether a patch equals the shipped one of its name."""
-    path = paths.bundled_folder("patches") / f"{patch.name}.yaml"
-    try:
-        return path.is_file() and _load_file(path) == patch
-    except RecipeError:
-        return False
-
-
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return the valid patches, and why each other file is invalid: name -> reason."""
-    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
+    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), load_patch_file)
     return list(usable.values()), broken
 
 
@@ -178,13 +169,14 @@ def load_patch(name: str) -> Patch:
         RecipeError: its file is invalid.
     """
     if file := paths.find_patch_file(name):
-        return _load_file(file)
+        return load_patch_file(file)
     files = paths.list_patch_files()
     hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
     raise UsageError(f"no patch called '{name}'", hint=hint)
 
 
-def _load_file(path: Path) -> Patch:
+def load_patch_file(path: Path) -> Patch:
+    """Return the patch in a file; raise RecipeError if it is invalid."""
     try:
         msgspec.convert(path.stem, Name)
     except msgspec.ValidationError:
@@ -229,7 +221,7 @@ def _check_patch(path: Path, patch: Patch) -> None:
 
 
 def _refuse_secrets(path: Path, key: str, part: str, values: Mapping[str, object]) -> None:
-    for name, why in explain_secrets(part, values):
+    for name, why in explain_secrets(part, values, list_own_secrets()):
         raise yaml_loader.build_file_error(path, [key, part, name], why)
 
 

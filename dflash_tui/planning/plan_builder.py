@@ -190,7 +190,11 @@ def _find_missing_drafter(resolved: ResolvedRecipe) -> Path | None:
 @cache
 def _digest_sources(script: Path, drafter: Path | None) -> str:
     sources = [script, script.with_suffix(".txt"), *([drafter.with_name("config.json"), drafter] if drafter else [])]
-    return _digest(b"".join(source.read_bytes() for source in sources if source.is_file()))
+    digest = hashlib.sha256()
+    for source in sources:
+        if source.is_file():
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 def _build_commands(

@@ -120,7 +120,7 @@ class LaunchRequest(_Options, frozen=True, kw_only=True):
 
     def to_argv(self) -> list[str]:
         """Return the recipe and options of this request, as arguments of `up` or `ab`."""
-        argv = [self.recipe, *self.to_options()]
+        argv = [*filter(None, [self.recipe]), *self.to_options()]
         argv += [word for host in self.peers for word in ("--peer", host)]
         return argv + (["--link", self.link] if self.link else [])
 

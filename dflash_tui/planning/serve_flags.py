@@ -80,6 +80,7 @@ _SECRET_FLAGS = {"hf-token": "hf-t", "api-key": "api-k", "ssl-keyfile-password":
 RESERVED_SPECULATION = frozenset({"method", "model", "revision", "num_speculative_tokens"})
 
 
+@lru_cache(maxsize=1024)  # the recipes share most of their flags
 def explain_reserved_flag(flag: str) -> str:
     """Return why a recipe may not set `flag`; empty if it may.
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import shlex
 import statistics
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import structs
 
 from dflash_tui.benchmark.prompts import name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
-from dflash_tui.benchmark.server import Server, TokenCount
+from dflash_tui.benchmark.server import Server, ServerFacts, TokenCount
 from dflash_tui.benchmark.sse import Answer
-from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread
+from dflash_tui.benchmark.summary import Latency, LevelSummary, RequestFigures, Spread
 from dflash_tui.common.formatting import (
     UNKNOWN,
     format_duration,
     format_number,
     format_percent,
-    format_table,
     format_time,
     pluralize,
     truncate,
@@ -70,26 +69,61 @@ def format_exchange(question: str, answer: Answer) -> str:
 
 def format_server(server: Server) -> str:
     """Return the facts that a foreign server reports, and how its tokens are counted."""
-    facts, name = server.facts, server.model
+    return "\n".join(list_server_facts(server.url, server.model, server.facts))
+
+
+def list_server_facts(url: str, name: str, facts: ServerFacts) -> list[str]:
+    """Return the lines of `format_server`."""
     engine = f"{facts.engine} {facts.version or 'of unknown version'}" if facts.engine else "an unknown engine"
     context = f", context {facts.context}" if facts.context else ""
-    lines = [f"{server.url}: {engine}, model {name}{context}"]
+    lines = [f"{url}: {engine}, model {name}{context}"]
     lines += [f"it answers as {facts.answers_as}, not as {name}"] if facts.answers_as not in {"", name} else []
     settings = ", ".join(f"{key} {value}" for key, value in facts.settings.items())
     lines += [f"settings: {settings}" if settings else "settings: unknown"]
     lines += [f"tokens: {_COUNTS[facts.tokens]}"]
-    return "\n".join(map(join_clean_lines, lines))
+    return [*map(join_clean_lines, lines)]
 
 
-def tabulate_kinds(measured: LevelSummary) -> str:
+def build_level(measured: LevelSummary) -> Section:
+    """Return the results at one level of concurrency: a table by kind of prompt, one of latencies, then sentences."""
+    kinds, latency = _build_kinds_table(measured), _build_latency_table(measured)
+    tables = [table for table in (kinds, latency) if table.rows]
+    return Section("", (*tables, *map(Note, _describe_level(measured))))
+
+
+def build_turns(done: Sequence[RequestDone]) -> Section:
+    """Return the turns of sessions, which the ends of their kinds number."""
+    rows = []
+    good = [request for request in done if not request.error]
+    for turn in sorted({int(request.kind.rpartition(" ")[2]) for request in good}):
+        of_turn = [request for request in good if request.kind.endswith(f" {turn}")]
+        known = [request for request in of_turn if request.cached is not None and request.prompt_tokens]
+        hits = sum(request.cached or 0.0 for request in known) / sum(r.prompt_tokens for r in known) if known else None
+        calls, broken = (sum(getattr(request, name) for request in of_turn) for name in ("calls", "broken_calls"))
+        ttfts = [request.ttft for request in of_turn if request.ttft is not None]
+        rows.append(
+            (
+                f"turn {turn}",
+                str(len(of_turn)),
+                f"{statistics.median(request.prompt_tokens for request in of_turn):.0f}",
+                format_percent(hits),
+                format_number(statistics.median(ttfts) if ttfts else None, 3, "s"),
+                format_number(statistics.median(request.total for request in of_turn), 1, "s"),
+                f"{calls - broken} of {calls} parse" if calls else "none",
+            )
+        )
+    header = ("median of", "#", "prompt tokens", "prefix hits", "TTFT", "total", "tool calls")
+    return Section("", (Table(header, tuple(rows), (1, 2, 3, 4, 5)),))
+
+
+def _build_kinds_table(measured: LevelSummary) -> Table:
     """Return the medians and speed spread of each kind of prompt; empty if each was sent once."""
-    if all(figures.n + figures.failed <= 1 for figures in measured.kinds.values()):
-        return ""
     header = ("median of", "#", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")
     rows = [_figures_row(kind, figures) for kind, figures in measured.kinds.items()]
     if measured.figures and len(rows) > 1:
         rows.append(_figures_row("all", measured.figures))
-    return format_table(header, rows, right=(1, 2, 3, 4, 5, 6, 7))
+    once = all(figures.n + figures.failed <= 1 for figures in measured.kinds.values())
+    return Table(header, () if once else tuple(rows), (1, 2, 3, 4, 5, 6, 7))
 
 
 def _figures_row(kind: str, figures: RequestFigures) -> tuple[str, ...]:
@@ -110,20 +144,24 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
     return format_number(spread.median if spread else None, digits, unit)
 
 
-def tabulate_latency(measured: LevelSummary) -> str:
+def _build_latency_table(measured: LevelSummary) -> Table:
     """Return latency percentiles by kind of prompt and overall; empty for a single request."""
     kinds = {kind: latency for kind, latency in measured.latency.items() if kind or len(measured.latency) != 2}
-    if measured.requests <= 1:
-        return ""
     several = any(latency.e2e and latency.e2e.n > 1 for kind, latency in kinds.items() if kind)
-    rows = [
-        (truncate(kind or "all", KIND_WIDTH), what, str(values.n), *(format_latency(value) for value in values.values))
-        for kind, latency in kinds.items()
-        if several or not kind
-        for what, values in (("TTFT", latency.ttft), ("TPOT", latency.tpot), ("ITL", latency.itl), ("E2E", latency.e2e))
-        if values
-    ]
-    return format_table(("latency of", "", "#", "p50", "p90", "p95", "p99"), rows, right=(2, 3, 4, 5, 6))
+    shown = {kind: latency for kind, latency in kinds.items() if several or not kind}
+    rows = tuple(list_latency_rows(shown)) if measured.requests > 1 else ()
+    return Table(("latency of", "", "#", "p50", "p90", "p95", "p99"), rows, (2, 3, 4, 5, 6))
+
+
+def list_latency_rows(kinds: Mapping[str, Latency], least: int = 0) -> Iterator[tuple[str, ...]]:
+    """Yield the percentiles by kind of prompt and latency; of fewer than `least` requests only the overall median."""
+    for kind, latency in kinds.items():
+        named = (("TTFT", latency.ttft), ("TPOT", latency.tpot), ("ITL", latency.itl), ("E2E", latency.e2e))
+        for name, percentiles in named:
+            if percentiles and (percentiles.n >= least or not kind):
+                median, *others = map(format_latency, percentiles.values)
+                others = others if percentiles.n >= least else [UNKNOWN] * len(others)
+                yield truncate(kind or "all", KIND_WIDTH), name, str(percentiles.n), median, *others
 
 
 def format_latency(seconds: float) -> str:
@@ -145,8 +183,7 @@ def _format_window(measured: LevelSummary) -> list[str]:
     return lines
 
 
-def format_level(measured: LevelSummary) -> str:
-    """Return the summary of one level of concurrency in two or three lines."""
+def _describe_level(measured: LevelSummary) -> list[str]:
     failed = f", {measured.failed} failed" if measured.failed else ""
     unit, rate = ("chunk", "chunks/s") if measured.token_count is TokenCount.CHUNKS else ("token", "tok/s")
     lines = [
@@ -174,9 +211,7 @@ def format_level(measured: LevelSummary) -> str:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
     lines += [f"sampling: {measured.sampling}"] if measured.sampling else []
-    if measured.synthetic:
-        lines.append(format_synthetic_warning(measured.synthetic))
-    return "\n".join(lines)
+    return [*lines, *([format_synthetic_warning(measured.synthetic)] if measured.synthetic else [])]
 
 
 def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
@@ -192,8 +227,8 @@ def format_synthetic_warning(why: str) -> str:
     return f"({why}: these figures say nothing about a real model)"
 
 
-def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
-    """Return the levels of concurrency side by side."""
+def build_levels(levels: Sequence[LevelSummary]) -> Section:
+    """Return the levels of concurrency side by side, and the warning if the model is synthetic."""
     header = ("streams", "#", "output tok/s", "TTFT p50", "p95 or max", "TPOT p50", "acceptance", "AL")
     rows = []
     for level in levels:
@@ -208,7 +243,8 @@ def tabulate_levels(levels: Sequence[LevelSummary]) -> str:
             format_percent(level.acceptance, 1),
             format_number(level.acceptance_length, 2),
         ))  # fmt: skip
-    return format_table(header, rows, right=range(8))
+    warnings = dict.fromkeys(format_synthetic_warning(level.synthetic) for level in levels if level.synthetic)
+    return Section("", (Table(header, tuple(rows), tuple(range(8))), *map(Note, warnings)))
 
 
 def render_run(report: RunReport) -> str:

@@ -16,7 +16,6 @@ from dflash_tui.common.formatting import (
     format_number,
     format_time,
     pluralize,
-    shorten_names,
     truncate,
     truncate_middle,
 )
@@ -27,8 +26,8 @@ from dflash_tui.experiments.analysis.measures import (
     START,
     MedianFigure,
     is_uncached,
+    join_turns,
     measure_seconds_to_ready,
-    median_speed,
     select_measured_boots,
     summarize_arm,
 )
@@ -36,7 +35,6 @@ from dflash_tui.experiments.analysis.report import (
     Comparison,
     ExperimentReport,
     MapCell,
-    OutputVerdict,
     SpeculationMap,
     Verdict,
     list_verdicts,
@@ -44,12 +42,13 @@ from dflash_tui.experiments.analysis.report import (
 from dflash_tui.experiments.analysis.speculation_map import is_uniform, knows_schedule
 from dflash_tui.experiments.analysis.stats import LEVEL
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
+from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning import startup_optimizations
-from dflash_tui.presentation import experiment_text, verdict_text
-from dflash_tui.presentation.benchmark_text import format_latency
+from dflash_tui.presentation import experiment_text
+from dflash_tui.presentation.benchmark_text import list_latency_rows
+from dflash_tui.presentation.experiment_text import list_outcome
 from dflash_tui.presentation.report import (
-    Bar,
-    Bars,
+    Cell,
     Interval,
     Intervals,
     Lines,
@@ -65,7 +64,20 @@ from dflash_tui.presentation.report import (
     quote_code,
     render_page,
 )
-from dflash_tui.presentation.verdict_text import label_arm, name_prompt
+from dflash_tui.presentation.verdict_text import (
+    format_output_headline,
+    label_arm,
+    letter_arm,
+    list_answer,
+    list_details,
+    list_first_difference,
+    list_notes,
+    list_output_details,
+    list_sweep_notes,
+    mark_arm,
+    name_arm,
+    name_prompt,
+)
 from dflash_tui.vllm_output.log_facts import describe_network
 
 ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so their ratios differ from the quotients of these medians."
@@ -73,23 +85,16 @@ _WIDEST = 100
 _DIGITS = 12  # hex digits of a SHA-256 shown
 # Settings whose effect the plan shows.
 _SHOWN_OTHERWISE = ("patches.", "env.", "start.")
-
-
-def build_answer(report: ExperimentReport, comparison: Comparison) -> Section:
-    """Return the answer on two arms, then its qualifications."""
-    notes = [*verdict_text.list_answer(report, comparison), *verdict_text.list_notes(report, comparison)]
-    if comparison.outputs and comparison.outputs.verdict is OutputVerdict.DIFFERENT:
-        return Section("", (*notes, Lines(tuple(_list_first_difference(report, comparison)))))
-    return Section("", tuple(notes))
-
-
-def list_sweep_notes(report: ExperimentReport) -> list[Note]:
-    """Return the result of a sweep, the recommended value first; empty if there is no sweep."""
-    lines = verdict_text.describe_sweep(report)
-    return [Note(line, "" if place else "★", "" if place else "bold") for place, line in enumerate(lines)]
-
-
-_STYLES = {Verdict.FASTER: "good", Verdict.SLOWER: "bad", Verdict.REFUSED: "dim", Verdict.NO_DIFFERENCE: ""}
+_COLUMN, _WIDEST_ARM = 18, 24
+_LEAST_REQUESTS = 20  # fewer requests get a median but no percentiles
+_FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
+_CELL_STYLES = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.REFUSED: "dim", Verdict.NO_DIFFERENCE: ""}
+_INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
+_ABOUT_FIGURES = (
+    "tok/s: the decode speed of a request, without its time to the first token (TTFT); steps/s: its verification "
+    "steps; AL: its tokens per step, the bonus token counted"
+)
+_ABOUT_JSON = "Every boot and request, statistics and the environment are in the JSON of this report: report --json."
 
 
 def list_map_parts(report: ExperimentReport) -> list[Part]:
@@ -110,7 +115,7 @@ def list_map_parts(report: ExperimentReport) -> list[Part]:
     parts += _list_map_launch(design, report.map) if report.map.launch else []
     return [
         *parts,
-        *(note for each in report.comparisons for note in verdict_text.list_notes(report, each) if note.mark),
+        *(note for each in report.comparisons for note in list_notes(report, each) if note.mark),
     ]
 
 
@@ -121,7 +126,7 @@ _ABOUT_CELLS = (
 
 
 def _render_cell(cell: MapCell | None) -> Span:
-    return Span(format_ratio(cell.ratio), _STYLES[cell.word]) if cell else Span(UNKNOWN, "dim")
+    return Span(format_ratio(cell.ratio), _CELL_STYLES[cell.word]) if cell else Span(UNKNOWN, "dim")
 
 
 def _list_map_launch(design: Design, found: SpeculationMap) -> list[Part]:
@@ -132,18 +137,18 @@ def _list_map_launch(design: Design, found: SpeculationMap) -> list[Part]:
     ]
     known = is_uniform(found.levels) or knows_schedule(design)
     missing = "" if known else "; this release knows no schedule, so the launch is that of the fewest streams"
-    return [Note(f"what follows: {', '.join(words)}{missing}", "★"), Lines((found.launch,))]
+    command, _, setting = found.launch.rpartition(" --set ")
+    lines = (f"{command} \\", f"  --set {setting}") if command else (setting,)
+    return [Note(f"what follows: {', '.join(words)}{missing}", "★"), Lines(lines)]
 
 
-def build_map_intervals(report: ExperimentReport) -> Intervals:
-    """Return the cells of a map as intervals around 1."""
-    cells = report.map.cells if report.map else ()
+def _build_map_intervals(design: Design, cells: Sequence[MapCell]) -> Intervals:
     arms = len({cell.arm for cell in cells}) > 1
     rows = [
         Interval(
-            f"{cell.kind} ×{cell.streams}{f' {label_arm(report.design, cell.arm)}' if arms else ''}",
+            f"{cell.kind} ×{cell.streams}{f' {label_arm(design, cell.arm)}' if arms else ''}",
             cell.ratio,
-            _STYLES[cell.word],
+            _CELL_STYLES[cell.word],
         )
         for cell in cells
     ]
@@ -152,50 +157,68 @@ def build_map_intervals(report: ExperimentReport) -> Intervals:
 
 def build_report(report: ExperimentReport, *, details: bool = False) -> list[Section]:
     """Return the sections for a terminal; `details` adds the statistics behind the answer."""
-    design, comparisons = report.design, report.comparisons
+    answer, *sections = build_sections(report, list_verdicts(report), details=details)
+    if report.design.synthetic:
+        answer = Section("", (*answer.parts, Note(synthetic_label(report.design), "!")))
+    return [answer, *sections]
+
+
+def build_sections(
+    report: ExperimentReport, comparisons: Sequence[Comparison], *, details: bool = False, step: str | None = None
+) -> list[Section]:
+    """Return the answer on these comparisons, the arms, their ratio by prompt, and the phases of their starts.
+
+    `details` adds the statistics, boots and latencies. `step` replaces the next step, which names a command.
+    """
+    design, arms = report.design, range(len(report.design.arms))
     if design.checks_output:
         return [Section("", tuple(_list_output_check(report)))]
-    sections = [Section("", tuple(list_sweep_notes(report)))] if report.sweep else []
+    answers = list_map_parts(report)
+    if details or not report.map:
+        answers += _list_answers(report, comparisons, step, is_short=bool(report.sweep) and not details)
+    sections = [
+        Section("", tuple(answers)),
+        Section("arms, medians of boots ± half their range", (build_arms_table(design, report.boots),)),
+    ]
+    intervals = build_intervals(comparisons[0]) if len(comparisons) == 1 else Intervals(())
     if report.map:
-        sections = [Section("", (part,)) for part in list_map_parts(report)]
-    if details or not (report.sweep or report.map):
-        sections += [build_answer(report, comparison) for comparison in comparisons]
-    if design.synthetic:
-        sections.append(Section("", (Note(f"{design.synthetic}: not a statement about real answers", "!"),)))
-    arms = range(len(design.arms))
-    pictures = [build_intervals(comparison) for comparison in comparisons if len(comparisons) == 1]
-    drawn: list[Part] = [picture for picture in pictures if picture.intervals and not report.map]
-    drawn += [table] if (table := build_phases_table(design, report.boots, arms)) else []
-    sections += [Section("", (part,)) for part in (*drawn, build_arms_table(design, report.boots))]
-    return [*sections, *(build_details(report, comparisons) if details else [])]
+        title = f"tok/s of a request as a multiple of {label_arm(design, 0)}"
+        sections.append(Section(title, (_build_map_intervals(design, report.map.cells),)))
+    elif intervals.intervals:
+        a, b = (name_arm(design, arm, 16) for arm in (comparisons[0].a, comparisons[0].b))
+        sections.append(Section(f"{comparisons[0].measure} of {b} as a multiple of {a}", (intervals,)))
+    if phases := build_phases_table(design, report.boots, arms):
+        sections.append(Section("start-up phases, medians", (phases,)))
+    return [*sections, *(_build_details(report, comparisons) if details else [])]
 
 
-def list_start_parts(report: ExperimentReport, arms: Sequence[int]) -> list[Part]:
-    """Return bars of the starts and first requests; in an A/B of starts also the table of phases."""
-    bars = build_start_bars(report.design, report.boots, arms)
-    phases = build_phases_table(report.design, report.boots, arms)
-    parts: list[Part] = [bars if bars.bars else Note("no start was measured", style="dim")]
-    return [*parts, Note(""), phases] if phases else parts
+def _list_answers(
+    report: ExperimentReport, comparisons: Sequence[Comparison], step: str | None, *, is_short: bool
+) -> list[Part]:
+    """Return the result of a tune or a sweep, then the answer on each comparison with its qualifications."""
+    parts: list[Part] = [*list_sweep_notes(report)]
+    parts += list_outcome(report.design, report.boots, report.tune) if report.tune else []
+    for comparison in comparisons:
+        headline, *figures = list_answer(report, comparison, step)
+        parts += [] if report.tune else [headline]
+        parts += [] if is_short else figures
+        parts += [note for note in list_notes(report, comparison) if note.mark or not is_short]
+        if lines := _list_first_difference(report, comparison):
+            parts.append(Lines(tuple(lines)))
+    return list(dict.fromkeys(parts)) or [Note("no two arms can be compared: a boot of each is needed")]
 
 
-def list_titled_parts(sections: Sequence[Section]) -> list[Part]:
-    """Return the parts of all sections, each section preceded by its title."""
-    parts: list[Part] = []
-    for section in sections:
-        parts += [*([Note("")] if parts else []), Note(section.title, style="bold"), *section.parts]
-    return parts
-
-
-def build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -> list[Section]:
-    """Return the details: statistics, prompts, boots, latencies, and what the stock arm runs."""
+def _build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -> list[Section]:
+    """Return the details: statistics, boots, latencies, and what the stock arm runs."""
     design = report.design
     sections = []
     for comparison in comparisons:
-        names = " to ".join(verdict_text.label_arm(design, arm) for arm in (comparison.b, comparison.a))
-        sections.append(Section(f"statistics of {names}", tuple(verdict_text.list_details(report, comparison))))
+        names = " to ".join(label_arm(design, arm) for arm in (comparison.b, comparison.a))
+        sections.append(Section(f"statistics of {names}", tuple(list_details(report, comparison))))
     if any(comparison.prompts for comparison in comparisons):
-        sections.append(Section("", (Note(ABOUT_RATIOS),)))
-    sections.append(Section("boots", (build_boots_table(report),)))
+        sections[-1] = Section(sections[-1].title, (*sections[-1].parts, Note(ABOUT_RATIOS)))
+    boots = experiment_text.build_boots_table(Progress(design, report.boots, finished=True))
+    sections.append(Section("boots", (boots,)))
     latency, energy = build_latency_table(report), describe_energy(report)
     sections += [Section("latency", (latency, *map(Note, energy)))] if latency else []
     if rows := list_stock_rows(design):
@@ -208,16 +231,16 @@ def _list_output_check(report: ExperimentReport) -> list[Part]:
     parts: list[Part] = []
     for comparison in report.comparisons:
         if outputs := comparison.outputs:
-            names = [verdict_text.label_arm(report.design, arm) for arm in (comparison.a, comparison.b)]
-            parts.append(Note(verdict_text.format_output_headline(outputs), style="bold"))
-            parts += [Note(f"  {line}") for line in verdict_text.list_output_details(outputs, *names)]
+            names = [label_arm(report.design, arm) for arm in (comparison.a, comparison.b)]
+            parts.append(Note(format_output_headline(outputs), style="bold"))
+            parts += [Note(f"  {line}") for line in list_output_details(outputs, *names)]
             parts += [Lines(tuple(lines))] if (lines := _list_first_difference(report, comparison)) else []
     return parts or [Note("no answers were compared")]
 
 
 def _list_first_difference(report: ExperimentReport, comparison: Comparison) -> list[str]:
-    names = (verdict_text.label_arm(report.design, arm) for arm in (comparison.a, comparison.b))
-    return verdict_text.list_first_difference(comparison.outputs, *names) if comparison.outputs else []
+    names = (label_arm(report.design, arm) for arm in (comparison.a, comparison.b))
+    return list_first_difference(comparison.outputs, *names) if comparison.outputs else []
 
 
 def render_markdown(report: ExperimentReport) -> str:
@@ -225,61 +248,27 @@ def render_markdown(report: ExperimentReport) -> str:
     design = report.design
     kind = "Tune" if report.tune else "Map" if report.map else "A/B" if design.suite else "Two runs"
     title = f"{kind} of {quote_code(design.recipe)}{'' if design.suite else ' side by side'}"
-    order = " ".join(map(arm_letter, design.order))
+    order = " ".join(map(letter_arm, design.order))
     made = f"{format_time(design.made_at)}, {describe_certainty(design)}, order {order}"
     lines = [f"{made}, written by dflash-tui {escape_text(design.version)}."]
     if not report.complete:
         lines.append(f"**Not complete**: {len(report.boots)} of {len(design.order)} boots are over.")
     title = f"{title}, {escape_text(describe_variation(design))}"
-    return render_page(title, design.synthetic, lines, _list_posted_sections(report))
-
-
-def _list_posted_sections(report: ExperimentReport) -> list[Section]:
-    design = report.design
-    outcome = experiment_text.list_outcome_lines(design, report.boots, report.tune) if report.tune else []
-    answers: list[Part] = [*map(Note, outcome), *list_map_parts(report)]
-    answers += [] if report.map else list_sweep_notes(report)
-    for comparison in () if report.map else list_verdicts(report):
-        headline, *figures = verdict_text.list_answer(report, comparison)
-        answers += [] if report.tune else [headline]
-        answers += [note for note in figures if not note.mark]
-        answers += verdict_text.list_notes(report, comparison)
-        if lines := _list_first_difference(report, comparison):
-            answers.append(Lines(tuple(lines)))
-    pictures = [build_intervals(comparison) for comparison in list_verdicts(report)]
-    plot = build_map_intervals(report) if report.map else pictures[0] if len(pictures) == 1 else None
-    parts: list[Part | None] = [
-        build_arms_table(design, report.boots),
-        Note(_explain_arms(design)),
-        plot if plot and plot.intervals else None,
-    ]
-    parts.append(build_phases_table(design, report.boots, range(len(design.arms))))
-    return [
-        Section("", tuple(answers)),
-        Section("", tuple(part for part in parts if part)),
+    sections = [
+        *build_sections(report, list_verdicts(report)),
         Section("conditions", tuple(map(Note, _list_conditions(report)))),
         Section("commands", (Lines(tuple(_list_commands(report))), Note(_ABOUT_JSON))),
     ]
-
-
-_ABOUT_JSON = "Every boot and request, statistics and the environment are in the JSON of this report: report --json."
-
-
-def _explain_arms(design: Design) -> str:
-    if design.measures_start:
-        return "Seconds from the launch to the first answer; medians of boots, ± half their range."
-    return (
-        "Medians of boots, ± half their range. tok/s is the decode speed of a request without its time to the first "
-        "token (TTFT), steps/s its verification steps, AL its tokens per step, the bonus token counted."
-    )
+    return render_page(title, design.synthetic, lines, sections)
 
 
 def _list_conditions(report: ExperimentReport) -> list[str]:
     design, boots = report.design, report.boots
     gpus = sorted({gpu for boot in boots for gpu in boot.gpus})
     driver = ", ".join(sorted({boot.driver for boot in boots if boot.driver})) or UNKNOWN
-    nothing = "none" if design.arms[0].plan.on_cpu else UNKNOWN
+    nothing = "none" if any(arm.plan.on_cpu for arm in design.arms) else UNKNOWN
     lines = [
+        "seconds count from the launch to the first answer" if design.measures_start else _ABOUT_FIGURES,
         *(_describe_prompts(report) if design.suite else
           ["separate runs: the prompts, their order and their sampling were not recorded"]),
         f"compile caches: {experiment_text.describe_caches(design)}",
@@ -291,7 +280,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     limits = sorted({limit for boot in boots for at in (boot.before, boot.after) if at for limit in at.throttle or ()})
     lines += [f"the driver reported: {', '.join(limits)}"] if limits else []
     engines = dict.fromkeys(_describe_engine(boot) for boot in boots if boot.argv)
-    lines += engines
+    lines += [*experiment_text.list_servers(design), *engines]
     hosts = dict.fromkeys(line for boot in boots for host in boot.hosts for line in _list_host_facts(host))
     return [*lines, *hosts, *list_stock_rows(design)]
 
@@ -345,6 +334,9 @@ def _list_commands(report: ExperimentReport) -> list[str]:
     chosen = {0, report.tune.best} if report.tune else {0, report.sweep.recommended} if report.sweep else None
     for arm, planned in enumerate(design.arms):
         if chosen and arm not in chosen:
+            continue
+        if planned.server:
+            lines.append(f"# {name_arm(design, arm, _WIDEST)}: its command is unknown")
             continue
         boot = next((boot for boot in report.boots if boot.arm == arm and boot.argv), None)
         argv, env = (boot.argv, boot.env) if boot else (planned.plan.argv, planned.plan.env)
@@ -401,34 +393,11 @@ def _format_settings(arm: Arm, *, shared: bool) -> list[str]:
     return [f"{name}={value}" for name, value in settings.items() if variation.is_shared(name) is shared]
 
 
-MARKS = "●◆▲■▼★"  # one per arm, so that arms do not differ by colour alone
-_NAME, _COLUMN = 24, 18
-_LEAST_REQUESTS = 20  # fewer requests get a median but no percentiles
-_FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
-_INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
-
-
-def arm_letter(arm: int) -> str:
-    """Return the letter of an arm, `A` for the first."""
-    return chr(ord("A") + arm % 26)
-
-
-def arm_mark(arm: int) -> str:
-    """Return the mark of an arm."""
-    return MARKS[arm % len(MARKS)]
-
-
-def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
-    """Return the letter and name of an arm; a shortened name still differs from the other arms' names."""
-    labels = [label_arm(design, place) for place in range(len(design.arms))]
-    return f"{arm_letter(arm)} {shorten_names(labels, width)[labels[arm]]}"
-
-
 def describe_variation(design: Design) -> str:
     """Return what is varied, such as `mode: eager against compile`; for a tune its budget."""
     if design.tuning:
         return f"tune within {format_duration(design.tuning.budget)}"
-    names = [truncate_middle(arm.name, _NAME) for arm in design.arms]
+    names = [truncate_middle(arm.name, _WIDEST_ARM) for arm in design.arms]
     joined = " against ".join(names) if len(names) == 2 else ", ".join(names)
     return f"{design.vary}: {joined}"
 
@@ -440,6 +409,8 @@ def describe_certainty(design: Design) -> str:
         return boots
     if not design.suite:
         return f"measured apart, {boots}"
+    if design.servers:
+        return f"{pluralize(len(design.order), 'turn')}, those at a running server as one boot"
     counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
     return f"{boots}, {' to '.join(map(str, counts))} per arm"
 
@@ -459,10 +430,6 @@ def format_seconds(seconds: float, digits: int = 1) -> str:
     return f"{seconds:.{digits}f} s" if seconds < 60 else format_duration(seconds)
 
 
-def _mark_arm(arm: int) -> Span:
-    return Span(f"{arm_mark(arm)} {arm_letter(arm)}", f"arm {arm}")
-
-
 def _list_starts(design: Design, boots: Sequence[Boot], arm: int) -> list[tuple[str, MedianFigure | None]]:
     """Return an arm's starts and first request by name; in an A/B of starts only the judged starts."""
     of = summarize_arm(boots, arm)
@@ -473,7 +440,7 @@ def _list_starts(design: Design, boots: Sequence[Boot], arm: int) -> list[tuple[
 
 def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
     """Return a row per arm: its boots, and the median over boots of each figure, ± half the range."""
-    rows: list[tuple[str | Span, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for arm in range(len(design.arms)):
         of, starts = summarize_arm(boots, arm), _list_starts(design, boots, arm)
         figures = [] if design.measures_start else [
@@ -483,8 +450,9 @@ def build_arms_table(design: Design, boots: Sequence[Boot]) -> Table:
             none = name == _FIGURES[5] and is_uncached(boots, arm)
             figures.append("none" if none and start is None else _format_figure(start, seconds=True))
         failed = f"+{of.failed}✗" if of.failed else ""
-        label = Span(f"{arm_mark(arm)} {name_arm(design, arm, _COLUMN)}", f"arm {arm}")
-        rows.append((label, f"{of.boots}{failed}", *figures))
+        label = mark_arm(arm, name_arm(design, arm, _COLUMN))
+        count = len(join_turns(design, boots, arm)) if design.arms[arm].server else of.boots
+        rows.append((label, f"{count}{failed}", *figures))
     names = [name for name, _ in _list_starts(design, boots, 0)] if design.measures_start else _FIGURES
     return Table(("arm", "boots", *names), tuple(rows), tuple(range(1, len(names) + 2)))
 
@@ -516,33 +484,19 @@ def build_intervals(comparison: Comparison) -> Intervals:
     return Intervals(tuple(colored))
 
 
-def build_start_bars(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Bars:
-    """Return the median starts and first requests of each arm on one scale; unknown ones are left out."""
-    starts = {arm: _list_starts(design, boots, arm) for arm in arms}
-    figures = [(name, arm, figure) for row in zip(*starts.values(), strict=True) for arm, (name, figure) in
-               zip(starts, row, strict=True) if figure]  # fmt: skip
-    longest = max((figure.median for _, _, figure in figures), default=0.0) or 1.0
-    return Bars(
-        tuple(
-            Bar(name, _mark_arm(arm), figure.median / longest, format_seconds(figure.median))
-            for name, arm, figure in figures
-        )
-    )
-
-
 def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Table | None:
     """Return the median seconds of each start-up phase by arm; None unless starts were measured."""
     if not design.measures_start:
         return None
     starts = [[_split_start(boot) for boot in select_measured_boots(boots, arm) if boot.start == "measured"]
               for arm in arms]  # fmt: skip
-    rows: list[tuple[str | Span, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for name in (_INSPECTED, *(phase.value for phase in Phase), _FIRST, _WHOLE):
         seconds = [[start[name] for start in of_arm if name in start] for of_arm in starts]
         if any(map(any, seconds)):
             cells = (format_number(statistics.median(values) if values else None, 1, "s") for values in seconds)
             rows.append((Span(name, "bold" if name == _WHOLE else "dim"), *cells))
-    header = ("phase", *(f"{arm_mark(arm)} {arm_letter(arm)}" for arm in arms))
+    header = ("phase", *(mark_arm(arm).text for arm in arms))
     return Table(header, tuple(rows), tuple(range(1, len(header)))) if rows else None
 
 
@@ -557,45 +511,15 @@ def _split_start(boot: Boot) -> dict[str, float]:
     return parts
 
 
-def build_boots_table(report: ExperimentReport) -> Table:
-    """Return a row per boot: its start and its measured figures."""
-    design, boots = report.design, report.boots
-    header = ("boot", "arm", "start", "ready", "first request", "tok/s", "requests", "remark")
-    rows: list[tuple[str | Span, ...]] = []
-    for boot in boots:
-        first = boot.cold_request.decode_tok_s if boot.cold_request else None
-        measured = (format_number(first, 1, "tok/s"), format_number(median_speed(boot)), str(len(boot.requests)))
-        rows.append(
-            (
-                str(boot.number + 1),
-                name_arm(design, boot.arm),
-                boot.cache or ("none" if is_uncached(boots, boot.arm) else UNKNOWN),
-                format_duration(boot.ready),
-                *(() if design.measures_start else measured),
-                ", ".join(filter(None, (f"attempt {boot.attempt}" if boot.attempt > 1 else "", boot.error))),
-            )
-        )
-    if design.measures_start:
-        return Table((*header[:4], header[-1]), tuple(rows), (0, 3))
-    return Table(header, tuple(rows), (0, 3, 4, 5, 6))
-
-
 def build_latency_table(report: ExperimentReport) -> Table | None:
     """Return latencies by arm and streams, and by prompt if it has enough requests for percentiles."""
-    rows: list[tuple[str | Span, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for arm in range(len(report.design.arms)):
         requests = [done for boot in select_measured_boots(report.boots, arm) for done in boot.requests]
         for streams in report.design.concurrency:
             groups = summary.group_latencies([done for done in requests if done.streams == streams], {})
-            named = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
-            rows += [
-                (name_arm(report.design, arm), str(streams), kind or "all", name, str(percentiles.n),
-                 format_latency(percentiles.values[0]),
-                 *(format_latency(value) if percentiles.n >= _LEAST_REQUESTS else UNKNOWN
-                   for value in percentiles.values[1:]))
-                for kind, group in groups.items() for name, field in named
-                if (percentiles := getattr(group, field)) and (percentiles.n >= _LEAST_REQUESTS or not kind)
-            ]  # fmt: skip
+            head = (name_arm(report.design, arm), str(streams))
+            rows += [(*head, *row) for row in list_latency_rows(groups, _LEAST_REQUESTS)]
     header = ("arm", "streams", "prompt", "latency", "requests", "p50", "p90", "p95", "p99")
     return Table(header, tuple(rows), (1, *range(4, 9))) if rows else None
 

@@ -1,14 +1,15 @@
-"""The text of an A/B or tune for a terminal: its design, its events and the result of a tune."""
+"""An A/B or tune before its verdict: its design, its events, its boots and figures so far, the result of a tune."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import groupby
 
 from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
-from dflash_tui.events import Event
+from dflash_tui.events import Event, RequestDone
 from dflash_tui.experiments import store, tune_schedule
-from dflash_tui.experiments.analysis.measures import ArmSummary, median_speed, summarize_arm
+from dflash_tui.experiments.analysis.measures import ArmSummary, is_uncached, median_speed, summarize_arm
 from dflash_tui.experiments.analysis.report import ExperimentReport, TuneOutcome
 from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.design import (
@@ -23,13 +24,15 @@ from dflash_tui.experiments.design import (
     Happened,
     RequestMeasured,
     RoundBegan,
-    Tuning,
 )
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
-from dflash_tui.presentation.report import Table, format_ratio, is_noisy
+from dflash_tui.presentation.benchmark_text import list_server_facts
+from dflash_tui.presentation.report import Cell, Meter, Note, Part, Span, Table, format_ratio, is_noisy
+from dflash_tui.presentation.verdict_text import list_confounds, mark_arm, name_arm
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
+_ARM = 16  # cells of an arm's name
 _MANY_HOURS = 3  # from this many hours on, minutes are left out
 STAGES = {
     "starting": "starting",
@@ -68,31 +71,59 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
 
     `stopped` are the names of servers that will be stopped first.
     """
-    rows = _list_ab_rows(design, estimate, stopped)
-    return _list_tune_rows(design, design.tuning, estimate, rows) if design.tuning else rows
-
-
-def _list_ab_rows(design: Design, estimate: DurationEstimate, stopped: Sequence[str]) -> list[tuple[str, str]]:
-    names = " ".join(design.arms[arm].name for arm in design.order)
-    boots = f"{pluralize(len(design.order), 'boot')}: {names}"
-    decided = design.honest or design.checks_output
-    label = "judges" if design.measures_start else "sends"
-    rows = [
-        ("recipe", design.recipe),
-        ("varies", f"{design.vary}: {', '.join(arm.name for arm in design.arms)}"),
-        ("boots", f"{boots}{'' if decided else ' (one boot per arm: a verdict is only suggestive)'}"),
-        *[("" if place else label, text) for place, text in enumerate(describe_sent(design))],
-        *([("scores", _SCORES)] if design.checks_output else []),
-        ("takes", _format_duration_estimate(estimate)),
-        ("caches", describe_caches(design)),
+    peers = list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers))
+    rows = [("recipe", design.recipe), *([("hosts", f"this one and {', '.join(peers)}")] if peers else [])]
+    if tuning := design.tuning:
+        rows += [
+            ("budget", f"{format_duration(tuning.budget)}; {_describe_room(tuning.budget, estimate)}"),
+            *_label_first("tries", tuning.axes),
+            *_label_first("not", [f"{name}: {why}" for name, why in tuning.left_out.items()]),
+        ]
+    else:
+        names = " ".join(design.arms[arm].name for arm in design.order)
+        counted = "turns at a running server are one boot" if design.servers else "one boot per arm"
+        decided = design.honest or design.checks_output
+        suggestive = "" if decided else f" ({counted}: a verdict is only suggestive)"
+        rows += [
+            ("varies", f"{design.vary}: {', '.join(arm.name for arm in design.arms)}"),
+            ("boots", f"{pluralize(len(design.order), 'boot')}: {names}{suggestive}"),
+        ]
+    rows += _label_first("judges" if design.measures_start else "sends", describe_sent(design))
+    rows += [("scores", _SCORES)] if design.checks_output else []
+    if not tuning:
+        rows += [("takes", _format_duration_estimate(estimate)), ("caches", describe_caches(design))]
+    rows += [
         ("answers", "kept beside the figures, without secrets" if design.keep_answers else "not kept"),
-        ("port", f"{design.arms[0].plan.port}; each boot launches a server of its own and stops it"),
+        *(
+            ("port", f"{arm.plan.port}; each boot launches a server of its own and stops it")
+            for arm in design.launched[:1]
+        ),
+        *(("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)),
+        *(("stops", f"{name}, which would disturb what is measured") for name in stopped),
     ]
-    if peers := list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers)):
-        rows.insert(1, ("hosts", f"this one and {', '.join(peers)}"))
-    rows += [("stops", f"{name}, which would disturb the measurement") for name in stopped]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
+    if tuning:
+        saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
+        rows.append(("saves", saved))
     return rows
+
+
+def _label_first(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    return [("" if place else label, text) for place, text in enumerate(texts)]
+
+
+def _describe_room(budget: float, boot: DurationEstimate) -> str:
+    if not boot.seconds:
+        return "how long a boot takes is unknown until the first one is over"
+    room, seconds = pluralize(int(budget / boot.seconds), "boot"), format_duration(boot.seconds)
+    if boot.whole:
+        return f"room for about {room} of {seconds}, {boot.source}"
+    return f"room for fewer than {room}: each starts in {seconds}, {boot.source}, and is measured after that"
+
+
+def list_servers(design: Design) -> list[str]:
+    """Return what each running server reports, one line each."""
+    return ["; ".join(list_server_facts(each.url, each.model, each.facts)) for each in design.servers]
 
 
 def describe_sent(design: Design) -> list[str]:
@@ -186,77 +217,99 @@ def _format_ended_boot(boot: Boot, attempts: int) -> str:
     return f"  {start}{speed}, took {format_duration(boot.took)}"
 
 
-class CandidateRow(NamedTuple):
-    """A setting of a tune: its arm, state, boots and speed."""
-
-    arm: int
-    name: str
-    standing: str
-    """`ahead`, `in the field`, `out`, `failed`, `to come`, or `no figures` if its answers were too short."""
-    boots: int
-    tok_s: float | None
-    ready: float | None
-    why: str = ""
-    """Why it failed."""
-
-
-def _list_tune_rows(
-    design: Design, tuning: Tuning, boot: DurationEstimate, rows: Sequence[tuple[str, str]]
-) -> list[tuple[str, str]]:
-    outlook = "how long a boot takes is unknown until the first one is over"
-    if boot.seconds:
-        room = pluralize(int(tuning.budget / boot.seconds), "boot")
-        outlook = f"room for about {room} of {format_duration(boot.seconds)}, {boot.source}"
-        if not boot.whole:
-            seconds = format_duration(boot.seconds)
-            outlook = f"room for fewer than {room}: each starts in {seconds}, {boot.source}, and is measured after that"
-    head = [
-        ("recipe", design.recipe),
-        ("budget", f"{format_duration(tuning.budget)}; {outlook}"),
-        *((label, axis) for label, axis in _label_rest("tries", tuning.axes)),
-    ]
-    left_out = [f"{name}: {why}" for name, why in tuning.left_out.items()]
-    tail = [(label, text) for label, text in _label_rest("not", left_out)]
-    saved = f"a setting shown to be faster is saved as the recipe {tuning.save_as}; no recipe is overwritten"
-    return [*head, *tail, *(row for row in rows if row[0] not in _REPLACED), ("saves", saved)]
+def build_boots_table(progress: Progress, now: float = 0.0) -> Table:
+    """Return a row per boot of the design, also those to come: its start and its measured figures."""
+    design, over, current = progress.design, {boot.number: boot for boot in progress.boots}, progress.current
+    rows: list[tuple[Cell, ...]] = []
+    for number, arm in enumerate(design.order):
+        boot, tries = over.get(number), sum(each.number == number for each in progress.tries)
+        mark, took, cells, remark = "·", "", [""] * 4, "to come"
+        if boot:
+            mark, took = "✗" if boot.error else "✓", format_duration(boot.took)
+            start = boot.cache or ("none" if is_uncached(progress.boots, arm) else UNKNOWN)
+            cells = [start, format_duration(boot.ready), format_number(median_speed(boot)), str(len(boot.requests))]
+            tries, remark = boot.attempt - 1, boot.error
+        elif current and current.number == number:
+            mark, took = "◐" if progress.driven else "!", format_duration(max(0.0, now - current.began))
+            count = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
+            tries, remark = current.attempt - 1, f"{STAGES.get(current.stage, current.stage)}{count}"
+        remark = ", ".join(filter(None, (f"attempt {tries + 1}" if tries else "", " ".join(remark.split()))))
+        shown = cells[:2] if design.measures_start else cells
+        arm_name = mark_arm(arm, name_arm(design, arm, _ARM))
+        rows.append((str(number + 1), arm_name, Span(mark, mark), took, *shown, Span(remark, mark)))
+    figures = ("start", "ready") if design.measures_start else ("start", "ready", "tok/s", "requests")
+    return Table(("boot", "arm", "", "took", *figures, "remark"), tuple(rows), (0, 3, 5, 6, 7)[: 1 + len(figures)])
 
 
-_REPLACED = frozenset({"recipe", "varies", "boots", "takes", "caches"})
+def list_prompt_parts(
+    progress: Progress, current: Sequence[RequestDone], kinds: Sequence[str], most: int
+) -> list[Part]:
+    """Return the median tok/s so far per kind of prompt and arm in at most `most` lines.
+
+    `current` are the counted requests of the running boot, `kinds` all kinds that its suite has.
+    """
+    by_kind: dict[str, dict[int, list[float]]] = {kind: {} for kind in kinds}
+    here = [(progress.current.arm, done) for done in current] if progress.current else []
+    for arm, done in [*((boot.arm, done) for boot in progress.boots for done in boot.requests), *here]:
+        if not done.error and done.decode_tok_s is not None:
+            kind = done.kind + (f" ×{done.streams}" if done.streams != 1 else "")
+            by_kind.setdefault(kind, {}).setdefault(arm, []).append(done.decode_tok_s)
+    # A kind measured at several numbers of streams is listed once per number, not under its plain name.
+    measured = {name.partition(" ×")[0] for name, arms in by_kind.items() if arms}
+    named = {kind: arms for kind, arms in by_kind.items() if arms or kind not in measured}
+    longest = max((statistics.median(values) for arms in named.values() for values in arms.values()), default=1.0)
+    rows: list[tuple[Cell, ...]] = []
+    for kind, arms in named.items():
+        for arm in range(len(progress.design.arms)):
+            values = arms.get(arm, [])
+            median = statistics.median(values) if values else None
+            label, count = "" if arm else kind, pluralize(len(values), "request") if values else ""
+            bar = Meter(None if median is None else median / longest, f"arm {arm}")
+            rows.append((Span(label, "dim"), mark_arm(arm), bar, format_number(median), count))
+    if len(rows) <= most:
+        return [Table((), tuple(rows), (3,))]
+    per_kind = len(progress.design.arms)
+    shown = max(1, (most - 1) // per_kind)
+    hidden = Note(f"… and {pluralize(len(named) - shown, 'kind')} of prompts", style="dim")
+    return [Table((), tuple(rows[: min(most - 1, shown * per_kind)]), (3,)), hidden]
 
 
-def _label_rest(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
-    return [("" if place else label, text) for place, text in enumerate(texts)]
+_STANDINGS = {"ahead": "▲", "in the field": "●", "to come": "·", "no figures": "?", "out": "▾", "failed": "✗"}
 
 
-def list_candidates(progress: Progress) -> list[CandidateRow]:
-    """Return every setting of a tune: measured ones, fastest first, then untried and failed ones."""
-    design = progress.design
+def list_setting_parts(progress: Progress, most: int = 0) -> list[Part]:
+    """Return a row per setting of a tune in at most `most` lines: those ahead first, the failed ones last."""
+    design, places = progress.design, list(_STANDINGS)
     field = progress.rounds[-1].field if progress.rounds else (0,)
     best = tune_schedule.choose_leader(progress) if progress.boots else 0
-    candidates = []
-    for arm, setting in enumerate(design.arms):
-        summary = summarize_arm(progress.boots, arm)
-        errors = [boot.error for boot in progress.boots if boot.arm == arm and boot.error]
-        starts = summary.cached or summary.cold
-        standing = _stand(arm, best, field, summary)
-        candidates.append(
-            CandidateRow(
-                arm,
-                setting.name,
-                standing,
-                summary.boots,
-                summary.tok_s.median if summary.tok_s else None,
-                starts.median if starts else None,
-                errors[0].split("\n")[0] if errors else "",
-            )
-        )
-    return sorted(
-        candidates,
-        key=lambda candidate: (candidate.standing == "failed", candidate.tok_s is None, -(candidate.tok_s or 0.0)),
-    )
+    here = progress.current.arm if progress.current and progress.driven else None
+    arms = {arm: summarize_arm(progress.boots, arm) for arm in range(len(design.arms))}
+    standings = {arm: _stand(arm, best, field, summary) for arm, summary in arms.items()}
+    speeds = {arm: summary.tok_s.median if summary.tok_s else None for arm, summary in arms.items()}
+    longest = max(filter(None, speeds.values()), default=1.0)
+    ranked = sorted(arms, key=lambda arm: (places.index(standings[arm]), arm != 0, -(speeds[arm] or 0.0)))
+    rows: list[tuple[Cell, ...]] = []
+    for arm in ranked:
+        summary, standing, speed = arms[arm], standings[arm], speeds[arm]
+        sign, starts = _STANDINGS[standing], summary.cached or summary.cold
+        errors = [boot.error.split("\n")[0] for boot in progress.boots if boot.arm == arm and boot.error]
+        word = "measuring" if arm == here else f"failed: {errors[0]}" if standing == "failed" else standing
+        rows.append((
+            Span(f"{sign} {design.arms[arm].name}", "bold" if arm == here else sign),
+            Meter(None if speed is None else speed / longest, sign),
+            format_number(speed, 1),
+            str(summary.boots) if summary.boots else UNKNOWN,
+            format_duration(starts.median if starts else None),
+            Span(word, "bold" if arm == here else sign),
+        ))  # fmt: skip
+    shown = rows if not most or len(rows) <= most else rows[: most - 1]
+    hidden = f"… and {pluralize(len(rows) - len(shown), 'setting')}"
+    table = Table(("setting", "", "tok/s", "boots", "ready", ""), tuple(shown), (2, 3, 4))
+    return [table, *([Note(hidden, style="dim")] if len(shown) < len(rows) else [])]
 
 
 def _stand(arm: int, best: int, field: Sequence[int], summary: ArmSummary) -> str:
+    """Return the place of a setting in a tune; `no figures` if its answers were too short."""
     if not summary.boots:
         return "failed" if summary.failed else "to come"
     if summary.tok_s is None:
@@ -264,6 +317,22 @@ def _stand(arm: int, best: int, field: Sequence[int], summary: ArmSummary) -> st
     if arm == best:
         return "ahead"
     return "in the field" if arm in field else "out"
+
+
+def build_rounds_table(progress: Progress, most: int) -> Table:
+    """Return a row per varied setting, the last `most`: the settings left in each round, and their names."""
+    rows: list[tuple[Cell, ...]] = []
+    for key, of_key in groupby(progress.rounds, key=lambda each: each.key):
+        rounds = list(of_key)
+        left = " → ".join(str(len(each.field)) for each in rounds)
+        if key == CONFIRM:
+            left = pluralize(sum(len(each.order) for each in rounds), "boot")
+        is_last = rounds[-1] is progress.rounds[-1] and not progress.finished
+        sign = "✓" if not is_last else "◐" if progress.driven else "!"
+        name = {CONFIRM: "to be sure", PUBLISHED: "once more"}.get(key, key)
+        names = ", ".join(_arm_name(progress.design, arm) for arm in rounds[-1].field)
+        rows.append((Span(f"{sign} {name}", sign), left, Span(names, "dim")))
+    return Table((), tuple(rows[-most:]))
 
 
 def format_best(design: Design, outcome: TuneOutcome) -> str:
@@ -289,13 +358,13 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
     return f"no setting is shown to be faster than the published one{why}{noisy}; the nearest is {name}; {answers}"
 
 
-def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[str]:
-    """Return the result of a tune as lines: the best setting first, then the details."""
-    lines = [format_best(design, outcome)]
-    confounds = outcome.comparison.confounds if outcome.comparison and outcome.confirmed else ()
+def list_outcome(design: Design, boots: Sequence[Boot], outcome: TuneOutcome) -> list[Note]:
+    """Return the result of a tune: the best setting first, with a star if it is shown to be faster."""
+    lines, confounds = list[str](), list[Note]()
     if outcome.comparison and outcome.confirmed:
         a, b = outcome.comparison.boots
         lines.append(f"by {a} and {b} boots after the choice, in tok/s with the suite {design.suite}")
+        confounds = list_confounds(design, outcome.comparison)
     if outcome.recipe:
         lines.append(f"the recipe: {outcome.recipe}")
     elif outcome.best:
@@ -308,30 +377,13 @@ def list_outcome_lines(design: Design, boots: Sequence[Boot], outcome: TuneOutco
         f"{pluralize(outcome.tried, 'setting')} tried in {pluralize(len(boots), 'boot')}, "
         f"{format_duration(outcome.spent)} of {format_duration(budget)}"
     )
-    lines += [
-        f"{'refused' if confound.refuses else 'note'}: {confound.what}: {confound.evidence}" for confound in confounds
-    ]
-    lines += [f"dropped: {name}: {why.splitlines()[0]}" for name, why in outcome.dropped.items()]
-    lines += [f"not tried: {name}: {why}" for name, why in outcome.left_out.items()]
-    return lines
+    rest = [f"dropped: {name}: {why.splitlines()[0]}" for name, why in outcome.dropped.items()]
+    rest += [f"not tried: {name}: {why}" for name, why in outcome.left_out.items()]
+    best = Note(format_best(design, outcome), "★" if is_faster(outcome) else "", "bold")
+    return [best, *map(Note, lines), *confounds, *map(Note, rest)]
 
 
 def _describe_need(boots: Sequence[Boot], spent: float) -> str:
     seconds = max((boot.prepared or 0.0) + (boot.took or 0.0) for boot in boots)
     minutes = -(-reckon_verdict_budget(boots, spent) // 60)
     return f"a boot takes {format_duration(seconds)}: --budget {minutes:.0f}m has room for a first verdict"
-
-
-def build_settings_table(progress: Progress) -> Table:
-    """Return a row per setting: name, state, boots, tok/s and seconds to ready."""
-    rows = [
-        (
-            candidate.name,
-            candidate.standing,
-            str(candidate.boots) if candidate.boots else UNKNOWN,
-            format_number(candidate.tok_s, 1),
-            format_duration(candidate.ready),
-        )
-        for candidate in list_candidates(progress)
-    ]
-    return Table(("setting", "", "boots", "tok/s", "ready"), tuple(rows), (2, 3, 4))

@@ -1,4 +1,4 @@
-"""The report model: sections of notes, tables, bars, intervals and lines, and their rendering as text.
+"""The report model: sections of notes, tables, intervals and lines, and their rendering as text.
 
 Every renderer (terminal, Markdown, panel) draws the same sections. Control characters are removed on drawing.
 """
@@ -9,17 +9,16 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
-from dflash_tui.common.formatting import UNKNOWN, draw_bar, truncate_middle
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, shorten_names, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.experiments.analysis.stats import Ratio
 
 _GAP = 2
 _NARROWEST, _WIDTH = 20, 100  # cells: the narrowest note; the width of a drawing without a limit
-_LABEL, _LEAST_BAR, _LEAST_AXIS = 24, 4, 9
+_LABEL, _LEAST_BAR, _LEAST_AXIS, _LAST = 24, 4, 9, 24
 _LEAST_SCALE, _MOST_SCALE = math.log(1.05), math.log(1000)
 _NOISY = 2.0
 
@@ -32,7 +31,7 @@ class Span(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A sentence with a mark: `✗` refuses a verdict, `!` qualifies it; others, or "", are neutral."""
+    """A sentence with a mark: `✗` refuses a verdict, `!` qualifies it, `→` is the next step; others are neutral."""
 
     text: str
     mark: str = ""
@@ -48,27 +47,22 @@ class Lines(NamedTuple):
     lines: tuple[str, ...]
 
 
+class Meter(NamedTuple):
+    """A cell with a bar; `share` is its length relative to the longest one, None if nothing was measured."""
+
+    share: float | None
+    style: str = ""
+
+
+Cell = str | Span | Meter
+
+
 class Table(NamedTuple):
-    """Cells under a header; the columns in `right` are right-aligned."""
+    """Cells under a header, which may be empty; the columns in `right` are right-aligned."""
 
     header: tuple[str, ...]
-    rows: tuple[tuple[str | Span, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     right: tuple[int, ...] = ()
-
-
-class Bar(NamedTuple):
-    """A bar; `share` is its length relative to the longest one, None if nothing was measured."""
-
-    label: str
-    arm: Span
-    share: float | None
-    figure: str
-
-
-class Bars(NamedTuple):
-    """Bars on one scale; consecutive equal labels are drawn once."""
-
-    bars: tuple[Bar, ...]
 
 
 class Interval(NamedTuple):
@@ -85,7 +79,7 @@ class Intervals(NamedTuple):
     intervals: tuple[Interval, ...]
 
 
-Part = Note | Lines | Table | Bars | Intervals
+Part = Note | Lines | Table | Intervals
 Line = tuple[Span, ...]
 
 
@@ -134,8 +128,6 @@ def lay_out(part: Part, width: int) -> list[Line]:
             return [(Span(clean_line(line)),) for line in part.lines]
         case Table():
             return _lay_out_table(part, width)
-        case Bars():
-            return _lay_out_bars(part.bars, width or _WIDTH)
         case Intervals():
             return _lay_out_intervals(part.intervals, width or _WIDTH)
 
@@ -151,38 +143,60 @@ def _lay_out_note(note: Note, width: int) -> list[Line]:
 
 
 def _lay_out_table(table: Table, width: int) -> list[Line]:
-    """Return the header and the rows; the last columns are dropped if they do not fit."""
-    rows = [[Span(clean_line(cell)) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
-    lines = [[Span(name, "head") for name in table.header], *rows]
-    widths = [max(len(line[column].text) for line in lines) + _GAP for column in range(len(table.header))]
-    count = sum(end - _GAP <= width for end in accumulate(widths)) if width else len(widths)
+    """Return the header and the rows; columns that do not fit follow below, beside the first one.
+
+    Bars take the room that is left by the other columns. A last column of text is cut to the room beside them.
+    """
+    head: list[tuple[Cell, ...]] = [tuple(Span(name, "head") for name in table.header)] if table.header else []
+    rows = [[_clean(cell) for cell in row] for row in (*head, *table.rows)]
+    if not rows:
+        return []
+    if width:
+        short = shorten_names((_text(row[0]) for row in rows), max(_NARROWEST, 2 * width // 5))
+        rows = [[Span(short[_text(row[0])], row[0].style), *row[1:]] for row in rows]
+    widths = [max(len(_text(cell)) for cell in column) + _GAP for column in zip(*rows, strict=True)]
+    last = len(widths) - 1
+    free = (width or _WIDTH) - sum(widths[:-1]) - min(widths[-1] - _GAP, _LAST)
+    blocks, used = [[0]], widths[0]
+    for column in range(1, len(widths)):
+        if any(isinstance(row[column], Meter) for row in rows):
+            if free < _LEAST_BAR:
+                continue
+            widths[column] = free + _GAP
+        room = width - used
+        if width and column == last and column not in table.right and room >= _LEAST_BAR:
+            widths[column] = min(widths[column], room + _GAP)
+        if width and widths[column] - _GAP > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = widths[0]
+        blocks[-1].append(column)
+        used += widths[column]
     return [
         tuple(
-            _pad(line[column], widths[column], right=column in table.right, last=column == max(1, count) - 1)
-            for column in range(max(1, count))
+            _pad(row[column], widths[column] - _GAP, right=column in table.right, last=column == block[-1])
+            for column in block
         )
-        for line in lines
+        for block in blocks
+        for row in rows
     ]
 
 
-def _pad(cell: Span, width: int, *, right: bool, last: bool) -> Span:
-    text = cell.text.rjust(width - _GAP) if right else cell.text.ljust(width - _GAP)
+def _clean(cell: Cell) -> Span | Meter:
+    style = "" if isinstance(cell, str) else cell.style
+    return cell if isinstance(cell, Meter) else Span(clean_line(_text(cell)), style)
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else "" if isinstance(cell, Meter) else cell.text
+
+
+def _pad(cell: Span | Meter, width: int, *, right: bool, last: bool) -> Span:
+    if isinstance(cell, Meter):
+        text = "" if cell.share is None else draw_bar(cell.share, width) or "▏"
+    else:
+        text = truncate(cell.text, width)
+    text = text.rjust(width) if right else text.ljust(width)
     return Span(text.rstrip() if last else text + " " * _GAP, cell.style)
-
-
-def _lay_out_bars(bars: Sequence[Bar], width: int) -> list[Line]:
-    label = min(_LABEL, max((len(bar.label) for bar in bars), default=0)) + _GAP
-    figure = max((len(bar.figure) for bar in bars), default=0)
-    room = max(_LEAST_BAR, width - label - max((len(bar.arm.text) for bar in bars), default=0) - figure - 2)
-    lines: list[Line] = []
-    before = None
-    for bar in bars:
-        name = "" if bar.label == before else truncate_middle(clean_line(bar.label), label - _GAP)
-        before = bar.label
-        drawn = "" if bar.share is None else draw_bar(bar.share, room) or "▏"
-        cells = Span(f"{bar.arm.text} ", bar.arm.style), Span(drawn.ljust(room), bar.arm.style)
-        lines.append((Span(f"{name:<{label}}", "dim"), *cells, Span(f" {bar.figure:>{figure}}")))
-    return lines
 
 
 def _lay_out_intervals(intervals: Sequence[Interval], width: int) -> list[Line]:
@@ -240,13 +254,15 @@ def to_terminal(sections: Iterable[Section], width: int = 0) -> str:
 
 
 def to_markdown(sections: Iterable[Section]) -> str:
-    """Return sections as Markdown, with text from other sources escaped."""
+    """Return sections as Markdown, with text from other sources escaped, and without next steps."""
     blocks: list[str] = []
     for section in sections:
-        blocks += [f"## {escape_text(section.title.capitalize())}"] if section.title else []
+        blocks += [f"## {escape_text(section.title[0].upper() + section.title[1:])}"] if section.title else []
         notes: list[str] = []
         for part in section.parts:
             if isinstance(part, Note):
+                if part.mark == "→":
+                    continue
                 notes.append(f"**{escape_text(part.text)}**" if part.style == "bold" else escape_text(str(part)))
                 continue
             blocks += [_join_notes(notes)] if notes else []
@@ -260,10 +276,10 @@ def _join_notes(notes: Sequence[str]) -> str:
     return notes[0] if len(notes) == 1 else "\n".join(f"- {note}" for note in notes)
 
 
-def _render_part(part: Lines | Table | Bars | Intervals) -> str:
+def _render_part(part: Lines | Table | Intervals) -> str:
     if not isinstance(part, Table):
         return _quote_block("".join(span.text for span in line).rstrip() for line in lay_out(part, 0))
-    rows = [[escape_text(cell if isinstance(cell, str) else cell.text) for cell in row] for row in part.rows]
+    rows = [[escape_text(_text(cell)) for cell in row] for row in part.rows]
     rule = ["---:" if column in part.right else "---" for column in range(len(part.header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (map(escape_text, part.header), rule, *rows))
 

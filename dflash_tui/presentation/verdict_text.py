@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, geometric_mean
 
-from dflash_tui.common.formatting import format_duration, format_percent, pluralize, truncate_middle
+from dflash_tui.common.formatting import format_duration, format_percent, pluralize, shorten_names, truncate_middle
 from dflash_tui.experiments.analysis.measures import START, classify_start, select_measured_boots
 from dflash_tui.experiments.analysis.report import (
     BreakEven,
@@ -18,16 +18,17 @@ from dflash_tui.experiments.analysis.report import (
 )
 from dflash_tui.experiments.analysis.stats import CLOSEST, CLOSEST_OF_TWO, LEVEL, LINE_FROM, UNSEEN, Ratio
 from dflash_tui.experiments.design import Design
-from dflash_tui.presentation.report import Note, format_factor, format_ratio, format_spread, is_noisy
+from dflash_tui.presentation.report import Note, Span, format_factor, format_ratio, format_spread, is_noisy
 
 # Varied keys whose values need no key in front of them.
-_SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup"}
+_SELF_EXPLANATORY = {"mode", "profile", "variant", "run", "setup", "url"}
 _FACTOR_FROM = 1.5
 _FAR_SPREAD = 0.1
 _MOST_T = 1000
 # A prompt is named if leaving it out moves the mean log ratio by more than this; less is chance.
 _LEAST_TURN = math.log(1.1)
 _NAME = 24
+MARKS = "●◆▲■▼★"  # one per arm, so that arms do not differ by colour alone
 _ADDED_BOOTS = 2
 _MOST_PROMPTS = 6
 _OUTPUT_HEADLINES = {
@@ -44,6 +45,22 @@ def label_arm(design: Design, arm: int) -> str:
     """Return the label of an arm: `compile`, `n=8`, `spec=off`."""
     name = design.arms[arm].name
     return name if design.tuning or design.vary in _SELF_EXPLANATORY else f"{design.vary}={name}"
+
+
+def letter_arm(arm: int) -> str:
+    """Return the letter of an arm, `A` for the first."""
+    return chr(ord("A") + arm % 26)
+
+
+def name_arm(design: Design, arm: int, width: int = _NAME) -> str:
+    """Return the letter and name of an arm; a shortened name still differs from the other arms' names."""
+    labels = [label_arm(design, place) for place in range(len(design.arms))]
+    return f"{letter_arm(arm)} {shorten_names(labels, width)[labels[arm]]}"
+
+
+def mark_arm(arm: int, name: str = "") -> Span:
+    """Return an arm's mark with its letter, or with its `name`."""
+    return Span(f"{MARKS[arm % len(MARKS)]} {name or letter_arm(arm)}", f"arm {arm}")
 
 
 def name_prompt(prompt: PromptRatio) -> str:
@@ -166,7 +183,8 @@ def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: s
         return ""
     add = add or f"dflash-tui {design.command_word} extend {design.id} --boots {_ADDED_BOOTS}"
     if comparison.suggestive:
-        return f"one boot does not show how far boots differ (up to 10 %); add boots: {add}"
+        more = "start the server at its URL again, then" if design.servers else "add boots:"
+        return f"one boot does not show how far boots differ (up to 10 %); {more} {add}"
     if is_noisy(comparison.ratio) and comparison.word is Verdict.NO_DIFFERENCE:
         own = "measure your own prompts: --dataset FILE"
         return own if _depends_on_prompt(comparison) else f"close what else uses the machine, or add boots: {add}"
@@ -175,9 +193,10 @@ def format_next_step(report: ExperimentReport, comparison: Comparison, *, add: s
     return f"share it: {share or f'dflash-tui report {design.id}'}"
 
 
-def list_answer(report: ExperimentReport, comparison: Comparison) -> list[Note]:
-    """Return the headline, the two figures and the next step: at most three lines."""
-    figures, step = format_figures(report, comparison), format_next_step(report, comparison)
+def list_answer(report: ExperimentReport, comparison: Comparison, step: str | None = None) -> list[Note]:
+    """Return the headline, the two figures and the next step (default: with its command): at most three lines."""
+    figures = format_figures(report, comparison)
+    step = format_next_step(report, comparison) if step is None else step
     lines = [Note(format_headline(report, comparison), _SIGNS[comparison.word], "bold")]
     return [*lines, *([Note(figures)] if figures else []), *([Note(step, "→")] if step else [])]
 
@@ -185,17 +204,22 @@ def list_answer(report: ExperimentReport, comparison: Comparison) -> list[Note]:
 def list_notes(report: ExperimentReport, comparison: Comparison) -> list[Note]:
     """Return the confounds, whether the answers are alike, and the break-even of a later start."""
     a, b = _label_both(report, comparison)
-    confounds = [
-        Note(
-            f"{confound.what}{f': {confound.evidence}' if confound.evidence else ''}", "✗" if confound.refuses else "!"
-        )
-        for confound in comparison.confounds
-        if confound.evidence != report.design.synthetic or confound.refuses
+    notes = [
+        *list_confounds(report.design, comparison),
+        *(Note(line, "!") for line in _describe_deciding_prompt(comparison, b, a)),
     ]
-    notes = [*confounds, *(Note(line, "!") for line in _describe_deciding_prompt(comparison, b, a))]
     if (outputs := comparison.outputs) and outputs.verdict is not OutputVerdict.UNKNOWN:
         notes.append(Note(format_output_headline(outputs), "!" if outputs.verdict is OutputVerdict.DIFFERENT else ""))
     return notes + [Note(_describe_break_even(report, comparison, even)) for even in _choose_break_even(comparison)]
+
+
+def list_confounds(design: Design, comparison: Comparison) -> list[Note]:
+    """Return what else differs between two arms; what the label of a synthetic model says is left out."""
+    return [
+        Note(": ".join(filter(None, (confound.what, confound.evidence))), "✗" if confound.refuses else "!")
+        for confound in comparison.confounds
+        if confound.evidence != design.synthetic or confound.refuses
+    ]
 
 
 def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]:
@@ -316,8 +340,8 @@ def _format_tokens(count: float | None) -> str:
     return "no limit" if count is None else f"{float(f'{count:.2g}'):,.0f}"
 
 
-def describe_sweep(report: ExperimentReport) -> list[str]:
-    """Return the result of a sweep, one sentence each; empty if there is no sweep."""
+def list_sweep_notes(report: ExperimentReport) -> list[Note]:
+    """Return the result of a sweep, the recommended value first; empty if there is no sweep."""
     sweep = report.sweep
     if sweep is None or sweep.best is None:
         return []
@@ -339,7 +363,7 @@ def describe_sweep(report: ExperimentReport) -> list[str]:
         lines.append(f"slower: {', '.join(worse)}")
     if not report.design.honest:
         lines.append("suggestive only: one boot does not show how far boots differ (up to 10 %)")
-    return lines
+    return [Note(lines[0], "★", "bold"), *map(Note, lines[1:])]
 
 
 def format_output_headline(outputs: OutputComparison) -> str:
@@ -367,12 +391,13 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
         if worst := tokens.worst:
             place = f"{worst.kind}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
             early = "; one of the two answers ends early" if worst.ends_early else ""
-            lines.append(f"largest gap of a token in an answer that diverges: {worst.gap:.4g} nats ({place}{early})")
+            early += "; its tokens are alike, its streamed words or tool calls are not" if worst.loses_words else ""
+            lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
         lines.append(
             f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
             "decoded one at a time against read at once"
         )
-    else:
+    if not outputs.tokens or outputs.within:
         within = [f"of {name}: {format_percent(share)}" for name, share in zip((a, b), outputs.within, strict=False)]
         alike = f"; two boots {', '.join(within)}" if within else ""
         lines.append(
@@ -388,8 +413,8 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
 
 
 def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str]:
-    """Return the two answers that differ earliest or by the largest gap; empty if the arms are alike."""
-    if outputs.verdict is OutputVerdict.ALIKE or (first := outputs.first) is None:
+    """Return the two answers that differ earliest or by the largest gap; empty if the arms are alike by their boots."""
+    if (outputs.verdict is OutputVerdict.ALIKE and not outputs.tokens) or (first := outputs.first) is None:
         return []
     width = max(len("both"), *(min(_EXCERPT, len(name)) for name in (a, b)))
     rows = (("both", first.common), (a, first.a), (b, first.b))

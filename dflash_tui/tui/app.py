@@ -348,9 +348,11 @@ class DflashApp(TerminalApp):
         return SERIES
 
     async def on_load(self) -> None:
-        """Use the given threads as the default executor; the first screen's work begins before `on_mount`."""
+        """Use the given threads as the default executor, and prepare the first screen."""
         if self._pool:
             asyncio.get_running_loop().set_default_executor(self._pool)
+        if self._at_launch:
+            await self.launch_screen.prepare()
 
     async def on_mount(self) -> None:
         self.add_mode("launch", lambda: self.launch_screen)
@@ -549,7 +551,7 @@ class DflashApp(TerminalApp):
 
         front = _Front(self, get_current_worker())
         try:
-            await session.run_server(planned, front, cluster_launch.open_hosts, planned.plan.restart)
+            await session.run_server(planned, front, cluster_launch.reach_hosts, planned.plan.restart)
         except (DflashError, OSError, RuntimeError) as error:
             if isinstance(error, ServerFailed) and not front.is_preparing:
                 return  # the run screen already shows why a watched server failed

@@ -98,7 +98,7 @@ async def test_levels_are_measured_one_after_the_other(serving_slowly, capfd, sn
     assert "\n1 at a time\n" in shown
     assert "2 requests, 60 tokens in " in shown
     assert "6 requests, 180 tokens in " in shown
-    assert "median of" in shown
+    assert "MEDIAN OF" in shown
     levels = shown.splitlines()[-3:]
     assert [line.split()[:2] for line in levels[:2]] == [["1", "2"], ["3", "6"]]
     assert levels[2] == snapshot

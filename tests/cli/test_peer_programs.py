@@ -19,7 +19,7 @@ IS_THIS_MACHINE = "spark-b is this machine"
 def far(tmp_path, monkeypatch) -> Path:
     """A host whose program answers once something was installed there; return the file that says how often it was."""
     installed: Path = tmp_path / "installed"
-    agent = f"exec {sys.executable} -P -m dflash_tui agent"
+    agent = f"exec {sys.executable} -P -m dflash_tui agent hello"
     install = f'echo x >>{installed}; echo "{MARK} installed /far/program 3.12.3"; cat >/dev/null'
     script = f'case "$words" in *venv*) {install};; *) [ ! -e {installed} ] || {agent}; exit 127;; esac'
     (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor words; do :; done\n{script}\n")

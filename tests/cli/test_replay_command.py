@@ -38,7 +38,7 @@ def test_json_is_every_event():
 
 def test_recording_panel_imports_no_server_modules():
     # 0.2 to 0.5 s of imports; what `replay sample` needs to show its first picture is Textual and the run itself.
-    code = "import sys, dflash_tui.cli.commands.panel, dflash_tui.tui.app as app\nprint(*sys.modules)"
+    code = "import sys, dflash_tui.cli.commands.recordings, dflash_tui.tui.app as app\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"httpx", "prometheus_client", "plotext"} & set(loaded)
 

@@ -60,6 +60,20 @@ A_FEW: list[dict[str, Any]] = [
     {"tokens": [2] * 4, "contexts": [37] * 4, "heads": 4, "kv_heads": 4, "segments": 2},
     FAR[0],
 ]
+WINDOW = "triton-window-segments"
+SINGLE: list[dict[str, Any]] = [{"tokens": [1], "contexts": [101], "window": 24, "segments": 4, **SMALL}]
+A_FEW_WINDOWS: list[dict[str, Any]] = [
+    *SINGLE,
+    {"tokens": [9], "contexts": [101], "window": 24, "segments": 4, "fp8": True, **SMALL},
+    {"tokens": [9], "contexts": [37], **SMALL},
+]
+WINDOWS: list[dict[str, Any]] = [
+    {"tokens": [16], "contexts": [130], "window": 24, "sinks": True, **SMALL},
+    {"tokens": [9], "contexts": [130], "window": 24, "softcap": 30.0, **SMALL},
+    {"tokens": [16, 1, 5], "contexts": [37, 64, 130], "window": 24, **SMALL},
+    {"tokens": [9], "contexts": [37], "window": 512, **SMALL},
+    {"tokens": [16], "contexts": [16], "window": 8, **SMALL},
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +83,9 @@ def interpreted(demo_engine, tmp_path_factory):
     install = ["pip", "install", "-q", "--python", str(demo_engine.python), "--target", str(site), "--no-deps", TRITON]
     subprocess.run([uv.find_uv_bin(), *install], check=True, cwd=site)
 
-    def run(version: str, patch: Patch | None, cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-        texts = wheels.read("vllm", version, {*ATTENTION, *(patch.paths if patch else ())})
-        texts |= text_edits.patch_texts([patch], texts) if patch else {}
+    def run(version: str, patches: list[Patch], cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+        texts = wheels.read("vllm", version, {*ATTENTION, *(path for patch in patches for path in patch.paths)})
+        texts |= text_edits.patch_texts(patches, texts)
         for path in ATTENTION:
             (folder / Path(path).name).write_text(texts[path] or "")
         done = subprocess.run(
@@ -93,39 +107,39 @@ def most(case: dict[str, Any]) -> float:
     return 1e-4 if case.get("shift") else 5e-6 if case.get("softcap") else 2e-6
 
 
-def check(interpreted, folder: Path, edition: tuple[str, str], cases: list[dict[str, Any]]) -> None:
-    """Each case is split, right, and within its scratch."""
-    name, version = edition
-    results = interpreted(version, patch_file.load_patch(name), cases, folder)
+def check(interpreted, folder: Path, names: list[str], version: str, cases: list[dict[str, Any]]) -> list[int]:
+    """Each case is split, right, and within its scratch; return how many segments of each have work."""
+    results = interpreted(version, [patch_file.load_patch(each) for each in names], cases, folder)
     assert [result["split"] for result in results] == [True] * len(cases)
     wrong = [(case, each) for case, each in zip(cases, results, strict=True) if not each["error"] <= most(case)]
     assert wrong == []
     assert not any(result["spilled"] for result in results)
+    return [result["busy"] for result in results]
 
 
 @pytest.mark.parametrize("cases", [CASES[0::2], CASES[1::2], [MOST_BLOCKS]], ids=["even", "odd", "most blocks"])
 def test_split_step_answers_like_unsplit_step(interpreted, tmp_path, cases):
     """Up to 16 tokens, several requests, windows, sinks, softcap, FP8."""
-    check(interpreted, tmp_path, NEWEST, cases)
+    check(interpreted, tmp_path, [NEWEST[0]], NEWEST[1], cases)
 
 
 @pytest.mark.parametrize("edition", OTHERS, ids="-".join)
 def test_an_earlier_edition_does_the_same(interpreted, tmp_path, edition):
     """A window, an FP8 cache and many blocks; an edition has the same kernel with other text around it."""
-    check(interpreted, tmp_path, edition, A_FEW)
+    check(interpreted, tmp_path, [edition[0]], edition[1], A_FEW)
 
 
 def test_a_wider_step_is_not_split(interpreted, tmp_path):
     """More tokens than the limit, more blocks than the GPU has room for, or too little scratch take the old way."""
     name, version = NEWEST
-    results = interpreted(version, patch_file.load_patch(name), TOO_MANY, tmp_path)
+    results = interpreted(version, [patch_file.load_patch(name)], TOO_MANY, tmp_path)
     assert [(result["split"], result["error"] <= 2e-6) for result in results] == [(False, True)] * len(TOO_MANY)
     assert not any(result["spilled"] for result in results)
 
 
 def test_unpatched_engine_splits_no_speculation_step(interpreted, tmp_path):
     """And the answers are the same."""
-    results = interpreted("0.26.0", None, A_FEW, tmp_path)
+    results = interpreted("0.26.0", [], A_FEW, tmp_path)
     assert [result["split"] for result in results] == [case["tokens"] == [1] for case in A_FEW]
     assert all(each["error"] <= most(case) for case, each in zip(A_FEW, results, strict=True))
 
@@ -137,4 +151,22 @@ def test_mended_reduction_keeps_low_scores_right(interpreted, tmp_path):
     alone = replace(patch, files=tuple(
         replace(file, edits=file.edits[:1]) if file is kernel else file for file in patch.files
     ))  # fmt: skip
-    assert [result["error"] > 0.1 for result in interpreted("0.26.0", alone, FAR, tmp_path)] == [True] * len(FAR)
+    assert [result["error"] > 0.1 for result in interpreted("0.26.0", [alone], FAR, tmp_path)] == [True] * len(FAR)
+
+
+@pytest.mark.parametrize("edition", [NEWEST, ("triton-split-verify-0.24", "0.25.0"), OTHERS[-1]], ids="-".join)
+def test_window_fills_more_segments(interpreted, tmp_path, edition):
+    """A layer without a window is cut as before."""
+    name, version = edition
+    whole = check(interpreted, tmp_path, [name], version, A_FEW_WINDOWS)
+    cut = check(interpreted, tmp_path, [name, WINDOW], version, A_FEW_WINDOWS)
+    assert [more > fewer for more, fewer in zip(cut, whole, strict=True)] == [True, True, False]
+
+
+def test_segments_of_window_answer_alike(interpreted, tmp_path):
+    """With sinks, softcap, several lengths, and a window that is longer or shorter than the context."""
+    check(interpreted, tmp_path, [NEWEST[0], WINDOW], NEWEST[1], WINDOWS)
+
+
+def test_window_alone_serves_single_tokens(interpreted, tmp_path):
+    check(interpreted, tmp_path, [WINDOW], "0.26.0", SINGLE)

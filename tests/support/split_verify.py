@@ -3,8 +3,9 @@
 usage: TRITON_INTERPRET=1 python split_verify.py FOLDER < cases.json
 
 FOLDER holds `triton_attention_helpers.py` and `triton_unified_attention.py` of a release, patched or not. A case is an
-object with the fields of `Case`; for each there is a line with `split` (whether the context was split), `error`
-(largest difference / largest value) and `spilled` (whether a row outside of the scratch was written).
+object with the fields of `Case`; for each there is a line with `split` (whether the context was split), `busy` (the
+number of segments in which the last token found a key), `error` (largest difference / largest value) and `spilled`
+(whether a row outside of the scratch was written).
 """
 
 from __future__ import annotations
@@ -191,7 +192,9 @@ def call(module: Any, case: Case, tensors: Tensors) -> dict[str, Any]:
     finally:
         module.reduce_segments = reduce_segments
     spilled = any((part[rows:] != MARK).any().item() for part in whole)
-    return {"out": out, "split": bool(split), "spilled": spilled}
+    last = whole[1][sum(case.tokens) - 1, 0] if rows >= sum(case.tokens) else torch.tensor([MARK])
+    busy = int(((last != MARK) & last.isfinite()).sum()) if split else 0
+    return {"out": out, "split": bool(split), "busy": busy, "spilled": spilled}
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tests.support.experiment_factories import BASE, a_design, a_plan, boots, to
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 from tests.tui.test_runs import written as a_written_run
+from tests.unit.experiments.test_speculation_map import mapped
 from tests.unit.presentation.test_experiment_report import a_report
 
 NOW = BASE + 1000
@@ -57,8 +58,8 @@ async def test_starting_boot_shows_its_phases():
             "◐ A/B RUNNING SYNTHETIC  1 of 4 boots  demo-cpu",
             "! not a real model's figures: hand-made toy weights",
             "order   A✓   B◐   B·   A·",
-            "1  ● A eager    ✓    1:40  ready in 41 s, 10 requests",
-            "2  ◆ B compile  ◐    1:40  starting",
+            "1  ● A eager    ✓  1:40  none    41 s   36.2        10",
+            "2  ◆ B compile  ◐  1:40 ",
             "compile        <1 s",
             "● A eager        1     12.0   36.2  3.03",
             "left, a longer start with compile not counted (estimate from 1 boot)",
@@ -120,7 +121,7 @@ async def test_report_shows_verdict_before_arms_and_prompts():
         await opened(pilot, report.design.id, "is faster than eager: 1.8")
         await shows(pilot, "real model's figures", "● A eager")
         assert text(panel).index("▲ compile is faster") < text(panel).index("● A eager")
-        parts = {"caught up after", "◆ B compile", "LongCode", "all ", "│", "━", "first request  ● A"}
+        parts = {"caught up after", "◆ B compile", "LongCode", "all ", "│", "━", "first request"}
         assert "Welch" not in text(panel)
         await pilot.press("d")
         parts |= {"Welch", "cached   1:01", "p50", "B compile        1  all     E2E"}
@@ -234,3 +235,13 @@ async def test_empty_experiment_screen_explains_how_to_begin():
         await wait_for(pilot, lambda: "no A/B yet" in text(panel))
         panel.action_experiments()
         await wait_for(pilot, lambda: "none yet; a on" in text(panel))
+
+
+async def test_a_map_is_a_table_with_its_launch():
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 40)) as pilot:
+        panel.compare_screen.begin(mapped())
+        panel.switch_mode("compare")
+        await wait_for(pilot, lambda: has(panel, "what follows: 1 stream: n=7"))
+        for words in ("2.10 (1.97–2.24)", "0.60 (0.56–0.64)", "prose ×16", "--num-speculative-tokens 7"):
+            assert has(panel, words)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.analysis import verdict
-from dflash_tui.presentation.verdict_text import format_headline
+from dflash_tui.presentation.experiment_text import format_best
 from dflash_tui.tui import svg_export
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
@@ -18,5 +18,5 @@ def test_tune_drawing_uses_boots_after_choice():
     report = replace(verdict.build_report(progress.design, progress.boots), tune=tune)
     assert report.comparisons[0].boots != tune.comparison.boots
     drawn = html.unescape(svg_export.draw_experiment(report)).replace("\xa0", " ")
-    assert format_headline(report, tune.comparison) in drawn
+    assert format_best(report.design, tune)[:60] in drawn
     assert "Tune" in drawn

@@ -9,10 +9,11 @@ from dflash_tui.common import paths
 from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
+from dflash_tui.presentation.experiment_text import list_setting_parts
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.experiments import NewTune
-from dflash_tui.tui.render.experiment import render_field
+from dflash_tui.tui.render.experiment import to_content
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.tui.panel import NO_GPU, shows, text, wait_for
@@ -98,7 +99,7 @@ async def test_tune_key_finds_best_and_k_keeps():
 
 
 def test_how_a_setting_stands_is_never_cut():
-    """Its boots fall away before."""
-    rows = render_field(a_view(11, driven=True).progress, 56, 20).plain.splitlines()
-    assert all(len(row) <= 56 for row in rows)
+    """The bar has less room."""
+    rows = to_content(list_setting_parts(a_view(11, driven=True).progress), 72).plain.splitlines()
+    assert all(len(row) <= 72 for row in rows)
     assert {row.split()[-1] for row in rows} >= {"ahead", "field", "measuring"}

@@ -46,7 +46,9 @@ async def test_experiment_finds_and_explains_patch_effect(demo_engine, own_engin
         (found,) = report.comparisons
         assert verdict_text.format_headline(report, found)[:50] in text(panel)
     # Others may have kept a boot from succeeding at once.
-    on, off = measured = [boot for boot in report.boots if not boot.error]
+    measured = [boot for boot in report.boots if not boot.error]
+    assert len(measured) == 2, [boot.error for boot in report.boots]
+    on, off = measured
     assert ("cpu-expand-kernel" in on.patches, "cpu-expand-kernel" in off.patches) == (True, False)
     assert all((boot.up or 0) > 0 and (boot.ready or 0) > (boot.up or 0) for boot in measured)
     assert found.al

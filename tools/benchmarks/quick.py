@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 _MODULES = (
     *(
         f"cli.commands.{name}"
-        for name in ("plan", "engines", "servers", "up", "bench", "experiments", "report", "panel")
+        for name in ("plan", "engines", "servers", "up", "bench", "experiments", "report", "recordings")
     ),
     *("launch.preparation", "monitoring.observer", "monitoring.recorder"),
 )

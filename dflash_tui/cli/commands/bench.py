@@ -16,7 +16,7 @@ from dflash_tui.benchmark.prompts import Sampling, Suite, name_template
 from dflash_tui.benchmark.server import Server, ServerSeen
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
-from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.cli.event_lines import print_event
 from dflash_tui.cli.requests import choose_server, ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
@@ -24,6 +24,7 @@ from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestD
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
 from dflash_tui.presentation import benchmark_text
+from dflash_tui.presentation.report import to_terminal
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
@@ -100,9 +101,12 @@ class Bench(NamedTuple):
             sampler=self.sampling.name_sampler(self.samplers) if knows_sampler else "unknown",
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
         )
-        tables = benchmark_text.tabulate_kinds(measured), benchmark_text.tabulate_latency(measured)
-        text = "\n".join(filter(None, (*tables, benchmark_text.format_level(measured))))
-        print_event(measured) if self.as_json else print_data(text)
+        if self.as_json:
+            print_event(measured)
+        else:
+            is_session = any(prompt.session for prompt in self.suite.prompts)
+            sections = [benchmark_text.build_turns(done)] if is_session else []
+            print_data(to_terminal([*sections, benchmark_text.build_level(measured)], terminal_width()))
         if measured.failed == len(done):
             hint = f"the log: {run.log}" if run else "the log of the server may say why"
             raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=hint)
@@ -196,6 +200,4 @@ async def run_bench(benchmark: Bench) -> None:
             print_data(f"\n{streams} at a time")
         levels.append(await benchmark.level(streams))
     if len(levels) > 1 and not benchmark.as_json:
-        print_data(f"\n{benchmark_text.tabulate_levels(levels)}")
-        if benchmark.server.synthetic:
-            print_data(benchmark_text.format_synthetic_warning(benchmark.server.synthetic))
+        print_data(f"\n{to_terminal([benchmark_text.build_levels(levels)], terminal_width())}")

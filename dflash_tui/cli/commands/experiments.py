@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_tui.cli.commands.hosts import find_cluster
-from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.commands.report import write_whole_file
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
+from dflash_tui.cli.console import ask_yes, can_ask, print_data, print_json, print_status, print_table, terminal_width
 from dflash_tui.cli.event_lines import PreparingLines, print_event
 from dflash_tui.cli.json_lines import print_written_file
-from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request
+from dflash_tui.cli.panel import open_panel
+from dflash_tui.cli.requests import confirm_trust, ensure_dataset, read_launch_request, report_slowness
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.errors import DflashError, OutputDiffers, ServerFailed, UsageError
 from dflash_tui.common.formatting import format_duration, has_terminal, name_commands, name_program
@@ -32,10 +32,10 @@ from dflash_tui.experiments.progress import Progress, extend_design, join_reques
 from dflash_tui.launch.session import TrustQuestion
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
-from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.presentation import experiment_text
 from dflash_tui.presentation.experiment_report import build_report
-from dflash_tui.presentation.report import Note, Section, to_terminal
+from dflash_tui.presentation.report import Section, to_terminal
 
 _INTERVAL = 0.2
 _LARGEST_LOG = 64 << 20
@@ -45,6 +45,10 @@ def ab_run(args: argparse.Namespace) -> int:
     """`ab RECIPE` and `verify --lossless`: print the design, run it in a driver process, and follow it."""
     request = read_experiment_request(args)
     ensure_dataset(request.suite, as_json=args.json)
+    if variation.is_of_servers(request.vary):
+        with report_slowness("a server"):
+            planned = build_experiment(request)
+        return _begin(args, *planned)
     cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
     return _begin(args, *build_experiment(request, cluster=cluster))
 
@@ -94,7 +98,11 @@ class _Terminal:
 def read_experiment_request(args: argparse.Namespace) -> ExperimentRequest:
     """Return the request of `ab run`, `tune run` or `verify --lossless`, whose options are named as its fields."""
     named = {name: value for name, value in vars(args).items() if name in ExperimentRequest.__struct_fields__}
-    launch = read_launch_request(args)
+    vary, launch = getattr(args, "vary", ""), None
+    if variation.is_of_servers(vary) and not (args.recipe or args.target):
+        args.recipe = variation.split_servers(vary, "")[1]
+        launch = None if args.recipe else LaunchRequest(recipe="")
+    launch = launch or read_launch_request(args)
     if getattr(args, "exact", False):
         if not recipe_loader.find_recipe(launch.recipe).for_cpu:
             what = f"--exact is for recipes of the CPU, and {launch.recipe} is for GPUs"
@@ -187,9 +195,9 @@ def ab_extend(args: argparse.Namespace) -> int:
 def _find_trusted_experiment(args: argparse.Namespace) -> Design:
     """Return the named experiment, after the user has confirmed trust in its arms."""
     design = _find_experiment(args)
-    recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
-    arms = store.read_progress(store.experiment_folder(design.id)).design.arms
-    confirm_trust(recipe, [arm.plan for arm in arms], args)
+    arms = store.read_progress(store.experiment_folder(design.id)).design.launched
+    if arms:
+        confirm_trust(recipe_loader.find_recipe(arms[0].request.recipe), [arm.plan for arm in arms], args)
     return design
 
 
@@ -286,6 +294,9 @@ def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -
                 print_event(event)
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
+    if (step := store.read_progress(folder).step) and not as_json and can_ask() and ask_yes(f"{step}. Is it done?"):
+        controller.resume_experiment(design)
+        return follow_experiment(design, as_json=as_json, details=details)
     return _report_end(folder, design, as_json=as_json, details=details)
 
 
@@ -330,18 +341,23 @@ def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -
         return 0
     if progress.design.tuning:
         print_status(_describe_best(folder))
+    resume = f"dflash-tui {design.command_word} resume {design.id}"
+    if progress.step:
+        what = f"{design.id} waits for you: {progress.step}"
+        raise DflashError(what, evidence="\n  ".join(progress.halted.splitlines()[1:]), hint=f"then {resume}")
     why = progress.halted or _last_log_line(folder) or "the driver exited without logging an error"
     raise DflashError(
         f"{design.id} ended early",
         evidence=why,
-        hint=f"dflash-tui {design.command_word} resume {design.id}",
+        hint=resume,
     )
 
 
 def _build_start_error(progress: Progress, names: str) -> ServerFailed:
     failed = [boot for boot in progress.boots if boot.error]
     what = f"{names} did not start"
-    return ServerFailed(what, evidence=failed[-1].error, hint=f"dflash-tui why {failed[-1].run}")
+    hint = f"dflash-tui why {failed[-1].run}" if progress.design.launched else ""
+    return ServerFailed(what, evidence=failed[-1].error, hint=hint)
 
 
 def raise_unless_alike(report: ExperimentReport) -> None:
@@ -357,9 +373,8 @@ def raise_unless_alike(report: ExperimentReport) -> None:
 
 def _describe_best(folder: Path) -> str:
     progress = store.read_progress(folder)
-    return "\n".join(
-        experiment_text.list_outcome_lines(progress.design, progress.boots, tune_schedule.judge_tune(progress))
-    )
+    outcome = experiment_text.list_outcome(progress.design, progress.boots, tune_schedule.judge_tune(progress))
+    return to_terminal([Section("", tuple(outcome))])
 
 
 def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
@@ -368,8 +383,7 @@ def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool
         return
     sections = build_report(report, details=details)
     if report.tune:
-        notes = map(Note, experiment_text.list_outcome_lines(report.design, report.boots, report.tune))
-        sections = [Section("", tuple(notes)), Section("", (experiment_text.build_settings_table(progress),))]
+        sections[1:2] = [Section("settings", tuple(experiment_text.list_setting_parts(progress)))]
     print_data(name_commands(to_terminal(sections, terminal_width())))
 
 

@@ -16,7 +16,6 @@ from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
 from dflash_tui.cli.commands.hosts import plan_over_peers
 from dflash_tui.cli.commands.logs import Failed, format_postmortem
-from dflash_tui.cli.commands.panel import open_panel
 from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.cli.event_lines import (
     AlarmLines,
@@ -29,6 +28,7 @@ from dflash_tui.cli.event_lines import (
     print_event,
 )
 from dflash_tui.cli.json_lines import CheckLine
+from dflash_tui.cli.panel import open_panel
 from dflash_tui.cli.requests import confirm_trust, read_launch_request
 from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
@@ -92,7 +92,7 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
     with cancelled_by_signals():
         try:
-            await session.run_server(planned, front, cluster_launch.open_hosts, policy)
+            await session.run_server(planned, front, cluster_launch.reach_hosts, policy)
         except asyncio.CancelledError:
             if not front.is_watching:
                 print_status("cancelled before the launch; nothing incomplete is left")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dflash_tui.benchmark.server import TokenCount
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.secrets import LEFT_OUT, is_secret
 from dflash_tui.events import Phase
@@ -94,6 +95,24 @@ def _unequal_limits(pair: _ArmPair) -> Iterator[Confound]:
         yield Confound("requests wait in one arm", evidence, refuses=False)
 
 
+def _running_servers(pair: _ArmPair) -> Iterator[Confound]:
+    """Find what a running server does not show of itself, and that its turns are no boots."""
+    names = [{arm.plan.target, arm.plan.served_name} - {""} for arm in pair.arms]
+    if any(arm.server for arm in pair.arms) and not names[0] & names[1]:
+        evidence = " and ".join(arm.plan.target or arm.plan.served_name for arm in pair.arms)
+        yield Confound("the arms name different models", evidence, refuses=False)
+    for place, arm in enumerate(pair.arms):
+        if arm.server is None:
+            continue
+        if arm.server.facts.tokens is TokenCount.CHUNKS:
+            evidence = "it reports no usage: the chunks of its stream were counted, which may hold several tokens"
+            yield Confound(f"the tokens of {arm.name} are unknown", evidence, refuses=True)
+        if len({boot.process for boot in pair.boots[place]}) == 1:
+            turns = pluralize(len(pair.boots[place]), "turn")
+            evidence = f"{turns} at it count as one boot, and the verdict is suggestive at most"
+            yield Confound(f"{arm.name} was running already and was not started again", evidence, refuses=False)
+
+
 def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
     """Find flags and variables that differ from the arm's plan, or between boots."""
     varied = _OWN_ENV.union(*(arm.plan.env for arm in pair.arms))
@@ -114,7 +133,11 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     ours, theirs = (arm.plan for arm in pair.arms)
-    same_engine, varied = ours.unpatched_folder == theirs.unpatched_folder, set(ours.patches) ^ set(theirs.patches)
+    running = any(arm.server for arm in pair.arms)
+    same_engine, varied = (
+        ours.unpatched_folder == theirs.unpatched_folder and not running,
+        set(ours.patches) ^ set(theirs.patches),
+    )
     for boots in [pair.measured] if same_engine else pair.boots:
         yield from _find_unequal_values("versions differ", {b.number: b.versions for b in boots if b.versions})
         yield from _find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})
@@ -145,7 +168,7 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
-    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
+    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop", "tool_calls"}
     for boot in pair.measured:
         if failed := [request for request in boot.requests if request.error]:
             evidence = f"{pluralize(len(failed), 'request')}, first {failed[0].error[:_LONGEST]}"
@@ -159,7 +182,9 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"{pluralize(failures, 'request')} that are not counted failed"
             yield _of_boot(boot, "not every boot sustained its load", evidence)
         if boot.preemptions:
-            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
+            # Of a map they are those of its largest cells only.
+            evidence = pluralize(round(boot.preemptions), "preemption")
+            yield _of_boot(boot, "requests were preempted", evidence, refuses=not pair.design.by_kind)
     lengths = [_mean_lengths(boots) for boots in pair.boots]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
@@ -170,6 +195,13 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     if shares and not pair.design.repeats and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
         evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
         yield Confound("the share of prefix hits differed between boots", evidence, refuses=True)
+
+
+def _broken_calls(pair: _ArmPair) -> Iterator[Confound]:
+    for boot in pair.measured:
+        if broken := sum(request.broken_calls for request in boot.requests):
+            evidence = f"{broken} of {pluralize(sum(request.calls for request in boot.requests), 'call')}"
+            yield _of_boot(boot, "tool calls do not parse", evidence, refuses=False)
 
 
 def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
@@ -258,7 +290,9 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
         if hard := [why for why in throttles if why in _THROTTLES]:
             yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
         if foreign := sorted({who for reading in readings for who in reading.foreign or ()}):
-            yield _of_boot(boot, "other processes used the GPU", ", ".join(foreign)[:_LONGEST])
+            beside = any(arm.server and arm.server.is_here for arm in pair.arms)  # it is one of these
+            what = f"other processes used the {'processors' if pair.arm(boot).plan.on_cpu else 'GPU'}"
+            yield _of_boot(boot, what, ", ".join(foreign)[:_LONGEST], refuses=not beside)
         on_battery += [f"boot {boot.number + 1}"] * any(reading.power == "battery" for reading in readings)
     if on_battery:
         yield Confound("the machine ran on its battery", ", ".join(on_battery), refuses=True)
@@ -306,8 +340,9 @@ def _drifts(pair: _ArmPair) -> Iterator[Confound]:
 
 
 _RULES = (
-    _failed_boots, _unequal_limits, _launch_differences, _software_differences, _request_faults, _unknown_figures,
-    _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state, _power_limits, _drifts,
+    _failed_boots, _running_servers, _unequal_limits, _launch_differences, _software_differences, _request_faults,
+    _broken_calls, _unknown_figures, _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state,
+    _power_limits, _drifts,
 )  # fmt: skip
 
 

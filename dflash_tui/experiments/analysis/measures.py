@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis import stats
 from dflash_tui.experiments.analysis.stats import ONE_TEXT, ArmDifference, BootLogs, PromptCell
@@ -34,6 +36,20 @@ def select_measured_boots(boots: Sequence[Boot], arm: int) -> list[Boot]:
     ]
 
 
+def join_turns(design: Design, boots: Sequence[Boot], arm: int) -> list[Boot]:
+    """Return the measured boots of an arm; the turns at a running server between two of its starts are one boot."""
+    measured = select_measured_boots(boots, arm)
+    if design.arms[arm].server is None:
+        return measured
+    joined: dict[str, Boot] = {}
+    for boot in measured:
+        first = joined.setdefault(boot.process, boot)
+        if first is not boot:
+            requests, windows = (*first.requests, *boot.requests), (*first.windows, *boot.windows)
+            joined[boot.process] = replace(first, requests=requests, windows=windows)
+    return [*joined.values()]
+
+
 def measure_seconds_to_ready(boot: Boot) -> float | None:
     """Return the seconds from the launch to the first answer, plus those of inspecting models before it."""
     return None if boot.ready is None else boot.ready + boot.inspected
@@ -51,22 +67,24 @@ def classify_start(boot: Boot) -> str:
 
 
 def is_speculating(arm: Arm) -> bool:
-    """Whether the arm uses speculation."""
-    return arm.plan.num_speculative_tokens > 0
+    """Whether the arm uses speculation, or may: a running server reports steps if it does."""
+    return arm.plan.num_speculative_tokens > 0 or arm.server is not None
 
 
 def changes_drafting(a: Arm, b: Arm) -> bool:
     """Whether the arms differ in what is drafted or accepted, so that their steps are not comparable."""
     options = "--speculative-config"
-    return any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING) or (
-        _option_value(a.plan.argv, options) != _option_value(b.plan.argv, options)
+    return (
+        bool(a.server or b.server)
+        or any(getattr(a.plan, name) != getattr(b.plan, name) for name in _DRAFTING)
+        or (_option_value(a.plan.argv, options) != _option_value(b.plan.argv, options))
     )
 
 
 def collect_measure(design: Design, boots: Sequence[Boot], measure: str) -> list[list[BootLogs]]:
     """Return the logarithms of a measure by prompt, for each boot of each arm."""
     return [
-        [BootLogs(_collect_logs(boot, measure), boot.number) for boot in select_measured_boots(boots, arm)]
+        [BootLogs(_collect_logs(boot, measure), boot.number) for boot in join_turns(design, boots, arm)]
         if measure not in {STEPS, AL} or is_speculating(design.arms[arm])
         else []
         for arm in range(len(design.arms))

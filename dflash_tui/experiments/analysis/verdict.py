@@ -24,6 +24,7 @@ from dflash_tui.experiments.analysis.measures import (
     collect_measure,
     compare_measure,
     count_comparisons,
+    join_turns,
     select_measured_boots,
 )
 from dflash_tui.experiments.analysis.report import (
@@ -90,7 +91,7 @@ def compare_pair(
     judged = apart[measure]
     confounding = confounds.find_confounds(design, boots, a, b, measure)
     refused = judged is None or any(confound.refuses for confound in confounding)
-    counts = (len(select_measured_boots(boots, a)), len(select_measured_boots(boots, b)))
+    counts = (len(join_turns(design, boots, a)), len(join_turns(design, boots, b)))
     prompts = () if measure == START else _compare_prompts(design, boots, a, b, measure)
     return Comparison(
         a=a,

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import EngineError, PreflightFailed, UsageError
+from dflash_tui.common.errors import EngineError, MemoryTaken, PreflightFailed, UsageError
 from dflash_tui.common.formatting import format_gigabytes, format_megabytes
 from dflash_tui.engines import engine_python, environments, inventory, model_hub
 from dflash_tui.engines.environments import Engine
@@ -339,14 +339,15 @@ class PreflightReport(msgspec.Struct, frozen=True):
         """Raise an error if a check blocks the launch; the hint may offer `--force` if that would help.
 
         Raises:
-            PreflightFailed: with the finding and the fix of each failed check.
+            PreflightFailed: with the finding and the fix of each failed check; MemoryTaken if only memory is taken.
         """
         if failed := self.failed:
             findings = "\n  ".join(f"{check.name}: {check.finding}" for check in failed)
             steps = dict.fromkeys(check.fix for check in failed if check.fix)
             if offer_force and self.forcible:
                 steps["to launch anyway: --force REASON"] = None
-            raise PreflightFailed("it would not start", evidence=findings, hint="\n  → ".join(steps))
+            kind = MemoryTaken if all(map(preflight_machine.lacks_free_memory, failed)) else PreflightFailed
+            raise kind("it would not start", evidence=findings, hint="\n  → ".join(steps))
 
 
 async def survey_launch(planned: PlannedLaunch, *, bare: bool = False) -> Situation:

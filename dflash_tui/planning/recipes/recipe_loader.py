@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dflash_tui.common import paths, yaml_loader
 from dflash_tui.common.errors import RecipeError, UsageError
 from dflash_tui.common.formatting import suggest_nearest
 from dflash_tui.common.private_files import load_each
-from dflash_tui.common.secrets import advise_on_secret, explain_secrets, looks_secret
+from dflash_tui.common.secrets import advise_on_secret, explain_secrets, list_own_secrets, looks_secret
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import (
@@ -134,21 +134,22 @@ def read_recipe(path: Path, text: str) -> Recipe:
         RecipeError: with `file:line: key: what was expected`.
     """
     recipe = yaml_loader.convert_yaml(path, text, Recipe)
+    own = list_own_secrets()
     for steps, layer in iterate_layers(recipe):
-        for place, reason in _find_mistakes(layer):
+        for place, reason in _find_mistakes(layer, own):
             raise yaml_loader.build_file_error(path, [*steps, *place], reason)
     for place, reason in _find_gaps(recipe):
         raise yaml_loader.build_file_error(path, place, reason)
     return recipe
 
 
-def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
+def _find_mistakes(layer: Layer, own: Sequence[str]) -> Iterator[tuple[list[str | int], str]]:
     for name, value in layer.flags.items():
         if reason := explain_reserved_flag(name) or explain_unusable_value(name, value):
             yield ["flags", name], reason
     for name in sorted(RESERVED_SPECULATION & layer.speculation.keys()):
         yield ["speculation", name], "is set by dflash-tui itself and cannot be set here"
-    yield from _find_secrets(layer)
+    yield from _find_secrets(layer, own)
     for name, value in layer.speculation.items():
         if reason := explain_unusable_value(name, value):
             yield ["speculation", name], reason
@@ -156,10 +157,10 @@ def _find_mistakes(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
         yield from _find_engine_mistakes(layer.engine)
 
 
-def _find_secrets(layer: Layer) -> Iterator[tuple[list[str | int], str]]:
+def _find_secrets(layer: Layer, own: Sequence[str]) -> Iterator[tuple[list[str | int], str]]:
     """Yield the keys whose values look like secrets: recipes are shared and commands are shown."""
     for part, values in (("env", layer.env), ("flags", layer.flags), ("speculation", layer.speculation)):
-        for name, why in explain_secrets(part, values):
+        for name, why in explain_secrets(part, values, own):
             yield [part, name], why
     for part, model in (("target", layer.target), ("drafter", layer.drafter)):
         for key in ("model", "revision"):

@@ -427,12 +427,14 @@ class TrustDialog(TextDialog[bool]):
 
 async def confirm_design(app: App[Any], design: Design) -> bool:
     """Return whether the arms of an experiment are trusted, asking the user if needed."""
+    if not design.launched:
+        return True
     try:
-        recipe = recipe_loader.find_recipe(design.arms[0].request.recipe)
+        recipe = recipe_loader.find_recipe(design.launched[0].request.recipe)
     except DflashError as error:
         app.push_screen(ErrorDialog(error))
         return False
-    return await confirm_trust(app, recipe, [arm.plan for arm in design.arms])
+    return await confirm_trust(app, recipe, [arm.plan for arm in design.launched])
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
@@ -448,12 +450,12 @@ async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) ->
 async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:
     """Return whether an engine may be built with these patches, asking the user if needed."""
     untrusted = recipe_trust.find_untrusted_patches(patches)
-    return await _confirm(app, f"Change vLLM by {', '.join(untrusted.names.values())}?", untrusted)
+    return await _confirm(app, f"Change vLLM by {', '.join(patch.name for patch in untrusted.contents)}?", untrusted)
 
 
 async def _confirm(app: App[Any], question: str, untrusted: Untrusted) -> bool:
     """Ask for trust in the ingredients; return False if the answer cannot be saved."""
-    if not untrusted.ingredients:
+    if not untrusted.contents:
         return True
     if not await app.push_screen_wait(TrustDialog(question, untrusted.ingredients)):
         return False

@@ -315,7 +315,7 @@ class NewExperiment(ExperimentDialog):
         Binding("h", "honest", "quick or honest"),
         Binding("o", "options", "options"),
     ]
-    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B"
+    EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B, url=http://host:8000"
     DEFAULT: ClassVar = varying.DEFAULT
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
@@ -323,7 +323,8 @@ class NewExperiment(ExperimentDialog):
         self.boots, self.options = 2, ""
 
     def render_head(self) -> Content:
-        sure = "honest: the spread of boots is measured" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "a running server is one boot: a verdict is suggestive" if varying.is_of_servers(self.vary) else sure
         return Content.assemble(
             ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),

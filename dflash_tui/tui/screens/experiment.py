@@ -25,23 +25,25 @@ from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.monitoring.startup_history import expect_startup
-from dflash_tui.presentation.experiment_report import build_arms_table, name_arm, synthetic_label
+from dflash_tui.presentation.experiment_report import build_arms_table, synthetic_label
+from dflash_tui.presentation.experiment_text import (
+    build_rounds_table,
+    list_outcome,
+    list_prompt_parts,
+    list_setting_parts,
+)
+from dflash_tui.presentation.report import Note
 from dflash_tui.presentation.startup_text import GLOSSES
+from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import (
-    UNCOUNTED,
     Outlook,
     describe_stage,
     list_boot_stages,
-    list_outcome_notes,
-    list_speeds,
-    render_field,
     render_left,
     render_progress,
-    render_prompts,
-    render_rounds,
     render_timeline,
     render_tune_remaining,
     to_content,
@@ -65,6 +67,7 @@ _EVERY = 1.0
 _TALL = 30
 # Rows of boots, rounds and settings: on a low screen, on a tall one, and the height that adds another.
 _ROWS, _ROUNDS, _SETTINGS = (3, 6, 5), (3, 6, 8), (6, 9, 2)
+_UNCOUNTED = frozenset({"cold", "warm-up"})  # names of requests
 _TITLES = ("boots", "measured until now; the verdict comes at the end")
 _TITLES_AT_END = ("boots", "measured; v shows the verdict")
 _TUNE_TITLES = ("rounds: how the field narrows", "settings")
@@ -198,7 +201,8 @@ class ExperimentScreen(SizedScreen[None]):
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = titles
         self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
         self.query_one("#order", Display).show(render_timeline(progress, now, width, self._room(_ROWS)))
-        self.query_one("#arms", Display).show(to_content([build_arms_table(design, progress.boots)], width))
+        arms = to_content([build_arms_table(design, progress.boots)], width).split("\n")[: 1 + len(design.arms)]
+        self.query_one("#arms", Display).show(Content("\n").join(arms))
         left = render_left(progress, self.outlook, now, self.size.width - 2)
         self.query_one("#left-over", Display).show(left)
         self._draw_boot(view, now)
@@ -210,11 +214,13 @@ class ExperimentScreen(SizedScreen[None]):
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
         self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
         over = progress.finished or not progress.driven
-        notes = list_outcome_notes(progress.design, progress.boots, outcome)
-        findings = to_content(notes, width) if over else None
+        findings = to_content(list_outcome(progress.design, progress.boots, outcome), width) if over else None
         rounds = self._fit_rounds(findings.plain.count("\n") + 1) if findings else self._room(_ROUNDS)
-        self.query_one("#order", Display).show(render_rounds(progress, width, rounds))
-        self.query_one("#arms", Display).show(render_field(progress, width, self._room(_SETTINGS)))
+        first = Note("the published setting first; what is tried follows from it", style="dim")
+        shown = to_content([build_rounds_table(progress, rounds) if progress.rounds else first], width)
+        self.query_one("#order", Display).show(shown)
+        settings = to_content(list_setting_parts(progress, self._room(_SETTINGS)), width)
+        self.query_one("#arms", Display).show(settings)
         left = render_tune_remaining(progress, outcome, now, self.size.width - 2)
         self.query_one("#left-over", Display).show(left)
         if findings:
@@ -241,13 +247,12 @@ class ExperimentScreen(SizedScreen[None]):
 
     def _draw_prompts(self, view: ExperimentView) -> None:
         progress, kinds = view.progress, self.outlook.kinds if self.outlook else ()
-        counting = [done for done in view.requests if done.kind not in UNCOUNTED]
-        speeds = list_speeds(progress, counting)
+        counted = [done for done in view.requests if done.kind not in _UNCOUNTED]
         pane = self.query_one("#prompts")
         pane.border_title = f"by prompt: median tok/s{'' if progress.finished else ' until now'}"
         width, height = pane.scrollable_content_region.size
-        speeds_by_prompt = render_prompts(progress, speeds, kinds, width, max(1, height))
-        self.query_one("#by-prompt", Display).show(speeds_by_prompt)
+        parts = list_prompt_parts(progress, counted, kinds, max(2, height))
+        self.query_one("#by-prompt", Display).show(to_content(parts, width))
 
     def _draw_boot(self, view: ExperimentView, now: float) -> None:
         pane, start, requests = self.query_one("#boot"), self.query_one("#start", Display), self.query_one(Requests)

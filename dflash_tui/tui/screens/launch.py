@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
@@ -32,7 +32,7 @@ from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
-from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_plan_error, render_servers
+from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
     Display,
@@ -42,6 +42,7 @@ from dflash_tui.tui.widgets.basic import (
     TooSmall,
     each_in_turn,
     once_composed,
+    render_error,
     while_open,
 )
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not
     from dflash_tui.peers.transport import NeedsProgram
     from dflash_tui.tui.dialogs.drafters import DrafterChoice
 
+_PROBE_PATIENCE = 0.1  # seconds that the first frame waits for the GPUs
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for foreign servers
 _HOSTS_SETTLED = 0.4  # seconds that a plan must be shown before its hosts are surveyed
 _OF_RECIPE = frozenset({"check", "options", "patches", "hosts", "copy", "ab", "tune", "details", "keep"})
@@ -100,12 +102,12 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            async with cluster_launch.open_peers(request.peers) as peers:
-                planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
-                if planned.plan.cluster:
-                    choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
-                draw()
-                surveyed = await cluster_launch.survey_ranks(planned, peers)
+            peers = await cluster_launch.greet_peers(request.peers)
+            planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+            if planned.plan.cluster:
+                choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
+            draw()
+            surveyed = await cluster_launch.survey_ranks(planned, peers)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
@@ -214,6 +216,15 @@ class LaunchScreen(SizedScreen[None]):
         self.foreign: list[FoundServer] = []
         self.before: dict[tuple[str, ...], startup_history.MedianSeconds | None] = {}
         self._list: RecipeList | None = None
+        self._unpainted = ExitStack()
+
+    async def prepare(self) -> None:
+        """Read what the first frame shows, so that it is drawn once; a slow driver's GPUs are drawn later."""
+        probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
+        self.entries = await asyncio.to_thread(self.load)
+        self.running = await asyncio.to_thread(registry.list_living_runs)
+        with suppress(TimeoutError):
+            self.choice.probe = await asyncio.wait_for(probing, _PROBE_PATIENCE)
 
     def choose(self, name: str) -> None:
         """Highlight the recipe called `name`."""
@@ -239,16 +250,32 @@ class LaunchScreen(SizedScreen[None]):
             self.query_one(f"#{name}").border_title = title
         if self.wanted:
             self.call_after_refresh(self.query_one(RecipeList).choose, self.wanted)
+        self._unpainted.enter_context(self.app.batch_update())
+        self.draw()  # so that the first layout mostly is the last
         self.call_after_refresh(self.draw)
+        self.call_after_refresh(self.call_after_refresh, self.paint)
         self.set_interval(2.0, each_in_turn(self.probe_and_list))
         self.set_interval(_SEARCH_INTERVAL, each_in_turn(self.find_foreign))
-        self.find_foreign()
 
     def on_screen_resume(self) -> None:
         self.choice.forget_models()  # models may have been downloaded since
         self.choice.verified = verification.list_verifications()
-        self.probe_and_list()
+        if self._was_left:
+            self.look_around()
+
+    def paint(self) -> None:
+        """Paint the first frame, which is whole now; then look for what it does without."""
+        self._unpainted.close()
+        self.refresh(layout=True)
+        self.call_after_refresh(self.draw)
+        self.call_after_refresh(self.look_around)
+
+    def look_around(self) -> None:
+        """Search for what the first frame does without."""
+        if self._was_left or self.choice.probe is None:
+            self.probe_and_list()
         self.load_speeds()
+        self.find_foreign()
         if self._was_left:
             self.reload_entries()
 
@@ -271,13 +298,9 @@ class LaunchScreen(SizedScreen[None]):
         """Read the GPUs and the running servers in a thread."""
         if not self.is_active and self.choice.probe:
             return
-        is_first = self.choice.probe is None
-        with self.app.batch_update() if is_first else nullcontext():  # paint the servers together with everything else
-            self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
-            if is_first or self.running != before:
-                self.draw()
-        if is_first:
-            self.refresh()  # Textual drops a layout made inside a batch
+        self.running, before = await asyncio.to_thread(registry.list_living_runs), self.running
+        if self.running != before:
+            self.draw()
         self.choice.probe = await asyncio.to_thread(self.probe)
         if recipes := self._recipes:
             recipes.sort_for_machine()
@@ -348,9 +371,9 @@ class LaunchScreen(SizedScreen[None]):
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)
             else:
-                content = render_plan_error(entry) if entry else self._render_nothing(width)
+                content = _render_broken(entry) if entry else self._render_nothing(width)
         except DflashError as error:
-            content = render_plan_error(error)
+            content = _render_broken(error)
         if content != text.content:
             text.update(content)
 
@@ -625,3 +648,7 @@ class LaunchScreen(SizedScreen[None]):
                 self.draw()
 
         self.app.push_screen(ProgramDialog(error), ask_again)
+
+
+def _render_broken(error: DflashError) -> Content:
+    return render_error(f"this recipe does not load: {error.what}", error.evidence, error.hint)

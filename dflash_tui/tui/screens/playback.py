@@ -26,8 +26,9 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.monitoring.recording import PlaybackClock
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_report import name_arm, synthetic_label
+from dflash_tui.presentation.experiment_report import synthetic_label
 from dflash_tui.presentation.report import format_factor
+from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_report_head, to_content
 from dflash_tui.tui.widgets.basic import (
     HELP_KEY,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Container, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import truncate_middle
@@ -28,25 +26,11 @@ from dflash_tui.experiments.analysis.report import (
     Verdict,
 )
 from dflash_tui.experiments.design import Design
-from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_report import (
-    build_answer,
-    build_arms_table,
-    build_details,
-    build_intervals,
-    build_map_intervals,
-    list_map_parts,
-    list_start_parts,
-    list_sweep_notes,
-    list_titled_parts,
-    name_arm,
-    render_markdown,
-    synthetic_label,
-)
-from dflash_tui.presentation.report import Note, Part
+from dflash_tui.presentation import submission, verdict_text
+from dflash_tui.presentation.experiment_report import build_sections, render_markdown, synthetic_label
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
-from dflash_tui.tui.render.experiment import list_outcome_notes, render_report_head, to_content
+from dflash_tui.tui.render.experiment import render_report_head, render_sections
 from dflash_tui.tui.screens.playback import PlaybackScreen
 from dflash_tui.tui.sharing import keep_as_recipe, share_report
 from dflash_tui.tui.widgets.basic import (
@@ -65,26 +49,6 @@ from dflash_tui.tui.widgets.chart import Chart, ChartLine
 _NARROWEST = 40
 _ADDED_BOOTS = 2
 _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
-
-
-class ReportPane(Static):
-    """Parts of a report, redrawn when the pane's width changes."""
-
-    parts: tuple[Part, ...] = ()
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's
-        super().__init__(id=id, markup=False, classes="pane")
-
-    def show(self, parts: Sequence[Part]) -> None:
-        """Replace the parts."""
-        self.parts = tuple(parts)
-        self.on_resize()
-
-    def on_resize(self) -> None:
-        content = to_content(self.parts, max(_NARROWEST, self.content_region.width))
-        if content != self.content:  # a pane with automatic height may keep its old height
-            self.update(content)
-            self.styles.height = content.plain.count("\n") + 1 + self.gutter.height
 
 
 class VerdictScreen(SizedScreen[None]):
@@ -128,21 +92,14 @@ class VerdictScreen(SizedScreen[None]):
         yield Display(id="status")
         yield Display(id="label")
         with VerticalScroll(id="compared"):
-            yield ReportPane(id="verdict")
-            yield ReportPane(id="arms")
+            yield Display(id="answer")
             yield Chart("tok/s", top=1, id="sweep")
-            with Container(id="pictures"):
-                yield ReportPane(id="ranges")
-                yield ReportPane(id="starts")
-            yield ReportPane(id="details")
+            yield Display(id="report")
         yield TooSmall()
         yield Keys()
 
     @once_composed
     def on_mount(self) -> None:
-        for name, title in (("verdict", "verdict"), ("arms", "arms: medians of boots, ± half their range"),
-                            ("starts", "start-up"), ("details", "details")):  # fmt: skip
-            self.query_one(f"#{name}").border_title = title
         self.query_one("#compared").focus()
         self.call_after_refresh(self.draw)
 
@@ -171,36 +128,15 @@ class VerdictScreen(SizedScreen[None]):
         label = synthetic_label(design)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
-        arms = (comparison.a, comparison.b) if comparison else range(len(design.arms))
-        self._show("arms", [build_arms_table(design, report.boots)])
-        self._show("starts", list_start_parts(report, arms))
-        sections = build_details(report, (comparison,) if comparison else ()) if self.has_details else []
-        self._show("details", list_titled_parts(sections))
-        self._draw_verdict(report, comparison)
-        self._draw_sweep(report.sweep)
-
-    def _draw_verdict(self, report: ExperimentReport, comparison: Comparison | None) -> None:
-        if comparison is None:
-            nothing = [Note("no two arms can be compared: a boot of each is needed")]
-            outcome = list_outcome_notes(report.design, report.boots, report.tune) if report.tune else nothing
-            self._show("verdict", outcome)
-            self._show("ranges", [])
-            return
-        answer = self._name_keys(build_answer(report, comparison).parts, comparison)
-        first = [*list_sweep_notes(report), answer[0]] if report.sweep else answer
-        self._show("verdict", list_map_parts(report) or first)
-        self.query_one("#verdict").set_class(comparison.word is Verdict.REFUSED, "-refused")
-        intervals = build_map_intervals(report) if report.map else build_intervals(comparison)
-        self._show("ranges", [intervals] if intervals.intervals else [])
-        a, b = (name_arm(report.design, arm, 16) for arm in (comparison.a, comparison.b))
-        self.query_one("#ranges").border_title = Content(f"{comparison.measure} of {b} as a multiple of {a}")
-
-    def _name_keys(self, answer: Sequence[Part], comparison: Comparison) -> list[Part]:
-        """Replace the commands for the next step by this screen's keys."""
-        step = verdict_text.format_next_step(self.report, comparison, add="+", share="s") if self.report else ""
+        step = verdict_text.format_next_step(report, comparison, add="+", share="s") if comparison else ""
         if step and self._find_winner() is not None:
             step += "; keep the faster one as a recipe: k"
-        return [Note(step, "→") if isinstance(part, Note) and part.mark == "→" else part for part in answer]
+        compared = (comparison,) if comparison else ()
+        answer, *sections = build_sections(report, compared, details=self.has_details, step=step)
+        width = max(_NARROWEST, self.query_one("#compared").scrollable_content_region.width - 2)
+        self.query_one("#answer", Display).show(render_sections([answer._replace(title="verdict")], width))
+        self._draw_sweep(report.sweep)
+        self.query_one("#report", Display).show(render_sections(sections, width))
 
     def _find_winner(self) -> int | None:
         winners = {Verdict.FASTER: "b", Verdict.SLOWER: "a"}
@@ -226,11 +162,6 @@ class VerdictScreen(SizedScreen[None]):
         chart.title = f"by {design.vary}: = as fast as the best, ? not decided, ★ recommended"
         chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
-    def _show(self, name: str, parts: Sequence[Part]) -> None:
-        pane = self.query_one(f"#{name}", ReportPane)
-        pane.display = bool(parts)
-        pane.show(parts)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action in {"answers", "play"}:
             return self.comparison is not None
@@ -246,7 +177,7 @@ class VerdictScreen(SizedScreen[None]):
         self.has_details = not self.has_details
         self.draw()
         if self.has_details:
-            self.call_after_refresh(self.query_one("#details").scroll_visible)
+            self.call_after_refresh(self.query_one("#compared").scroll_page_down)
 
     def action_other(self, step: int) -> None:
         if self.report and (count := len(self.report.comparisons)):
@@ -284,7 +215,8 @@ class VerdictScreen(SizedScreen[None]):
 
     def action_share(self) -> None:
         if self.report:
-            share_report(self, render_markdown(self.report), store.experiment_folder(self.report.design.id))
+            folder, more = store.experiment_folder(self.report.design.id), submission.list_possible_files(self.report)
+            share_report(self, render_markdown(self.report), folder, more=more)
 
     def action_keep(self) -> None:
         if self.report and self.comparison and (winner := self._find_winner()) is not None:

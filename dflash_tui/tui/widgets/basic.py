@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import on
@@ -46,39 +47,37 @@ class Display(Static):
 
 
 class Keys(Footer):
-    """Textual's footer without padding; the help lists the keys that do not fit."""
+    """Textual's footer without padding, with the keys that fit; the help lists all."""
 
     def __init__(self) -> None:
         super().__init__(show_command_palette=False, compact=True)
-        self.keys: list[tuple[str, str, bool]] = []
+        self.labels: dict[str, tuple[str, bool]] = {}
+        self.fitted_width = 0
 
     def compose(self) -> ComposeResult:
         """Yield the keys, compact from the start: otherwise Textual applies the styles of each twice."""
-        for key in super().compose():
+        self.fitted_width = self.size.width
+        right = -1
+        for key, (label, _) in zip(super().compose(), self.labels.values(), strict=False):
+            right += 1 + cell_len(label)
+            if right > self.fitted_width:
+                return
             yield key.add_class("-compact", update=False)
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
         """Rebuild the footer only if its keys changed: each is a widget."""
-        active = screen.active_bindings.values()
-        keys = [(each.binding.key, each.binding.description, each.enabled) for each in active if each.binding.show]
-        if keys != self.keys:
-            self.keys = keys
+        labels: dict[str, tuple[str, bool]] = {}
+        for _, binding, enabled, _ in screen.active_bindings.values():
+            if binding.show:
+                label = f"{self.app.get_key_display(binding)} {binding.description}"
+                labels.setdefault(binding.action, (label, enabled))
+        if labels != self.labels:
+            self.labels = labels
             super().bindings_changed(screen)
 
-    async def recompose(self) -> None:
-        await super().recompose()
-        self.call_after_refresh(self.hide_cut)
-
     def on_resize(self) -> None:
-        self.call_after_refresh(self.hide_cut)
-
-    def hide_cut(self, tries: int = 3) -> None:
-        """Hide a key that the right edge would cut, once all are laid out."""
-        if tries and not all(key.virtual_region for key in self.children):
-            self.call_after_refresh(self.hide_cut, tries - 1)
-            return
-        for key in self.children:
-            key.visible = key.virtual_region.right <= self.size.width
+        if self.children and self.size.width != self.fitted_width:
+            self.call_after_refresh(self.recompose)
 
 
 def join_fitting(parts: Iterable[Content], width: int) -> Content:

@@ -148,7 +148,6 @@ class RecipeList(Vertical):
     def sort_for_machine(self) -> None:
         """Sort by suitability and highlight the best, or the recipe that the user has already moved to."""
         if not self._moved and not self.filtered:
-            self._moved = True
             self._fill("", highlight=self._chosen_name if self.query_one(OptionList).highlighted else "")
 
     def _rank(self, name: str) -> tuple[int, int, int, int, str]:
@@ -205,6 +204,7 @@ class RecipeList(Vertical):
         table, self._words = self.query_one(OptionList), words
         names = [*self.entries]
         if self.choice.probe:
+            self._moved = True
             names.sort(key=self._rank)
         found = [name for name in names if all(word in self._describe(name) for word in words.lower().split())]
         self.folded = (

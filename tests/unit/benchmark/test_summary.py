@@ -9,6 +9,7 @@ from dflash_tui.benchmark.server import Server
 from dflash_tui.benchmark.summary import LevelSummary, RequestFigures, Spread, busy_seconds
 from dflash_tui.events import Counters, RequestDone
 from dflash_tui.presentation import benchmark_text
+from dflash_tui.presentation.report import Note, Table, to_terminal
 from tests.tui.conftest import a_run
 
 SUITE = suites.load_suite("quick")
@@ -84,16 +85,19 @@ def test_the_summary_is_for_eyes_and_greps(snapshot):
     level = measured(*(request(kind, at=2 * n + 2) for n, kind in enumerate(("a", "b", "c", "d", "e"))))
     real = measured(request(), synthetic="")
     at_once = measured(request(), request("JSON", at=4.0, tokens=8, decode_tok_s=None))
-    assert [benchmark_text.format_level(each).splitlines() for each in (level, real, at_once)] == snapshot
-    assert benchmark_text.tabulate_kinds(level) == ""
+    sentences = [
+        [str(part) for part in benchmark_text.build_level(each).parts if isinstance(part, Note)]
+        for each in (level, real, at_once)
+    ]
+    assert sentences == snapshot
 
 
 def test_repeated_kinds_have_own_summary_rows():
-    table = benchmark_text.tabulate_kinds(
-        measured(*(request("Math", at=n, decode_tok_s=float(40 + n)) for n in range(3)), request("x", at=9))
-    ).splitlines()
-    assert table[1].split()[:6] == ["Math", "3", "41.0", "40.0", "to", "42.0"]
-    assert table[-1].split()[:2] == ["all", "4"]
+    level = measured(*(request("Math", at=n, decode_tok_s=float(40 + n)) for n in range(3)), request("x", at=9))
+    table = benchmark_text.build_level(level).parts[0]
+    assert isinstance(table, Table)
+    assert table.rows[0][:4] == ("Math", "3", "41.0", "40.0 to 42.0")
+    assert table.rows[-1][:2] == ("all", "4")
 
 
 def test_no_line_is_wider_than_the_terminal():
@@ -102,6 +106,5 @@ def test_no_line_is_wider_than_the_terminal():
     done = [request("LongContextualised", at=999.0 * n, total=999.9, **big) for n in range(2)]
     level = measured(*done)
     rows = [benchmark_text.format_request(None), benchmark_text.format_request(done[0])]
-    tables = [benchmark_text.tabulate_kinds(level), benchmark_text.tabulate_levels([level, level])]
-    texts = [*rows, *tables, benchmark_text.format_level(measured(request(), synthetic=""))]
-    assert max(len(line) for text in texts for line in text.splitlines()) <= 80
+    sections = [benchmark_text.build_level(level), benchmark_text.build_levels([level, level])]
+    assert max(len(line) for text in (*rows, to_terminal(sections)) for line in text.splitlines()) <= 80

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from dflash_tui.benchmark.server import Server
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.experiments import boot
 from dflash_tui.experiments.design import Design
@@ -22,7 +23,7 @@ def require(*samples: RankSampled, run: Run = RUN) -> None:
         for sample in samples:
             state.apply(sample)
         over, nobody = cast("asyncio.Task[None]", asyncio.Future()), cast("Design", None)
-        await boot._Watch(nobody, run, state, over, print).require_far_ranks()
+        await boot._Watch(nobody, Server.from_run(run), state, over, print).require_far_ranks()
 
     asyncio.run(look())
 

@@ -123,8 +123,8 @@ def test_why_it_was_not_written_is_told(monkeypatch):
     tune = machine.conclude(progress, verdict.build_report(progress.design, progress.boots)).tune
     assert tune
     assert (tune.recipe, tune.unwritten.startswith("no space")) == ("", True)
-    lines = experiment_text.list_outcome_lines(progress.design, progress.boots, tune)
-    assert sum("no space" in line for line in lines) == 1
+    notes = experiment_text.list_outcome(progress.design, progress.boots, tune)
+    assert sum("no space" in note.text for note in notes) == 1
 
 
 def test_nothing_is_overwritten_unless_that_is_asked():

@@ -89,7 +89,7 @@ def test_laptop_sweep_has_plateau_without_peak(inner):
     report = verdict.build_report(of, measured)
     found = report.sweep
     assert found is not None
-    print(*verdict_text.describe_sweep(report), sep="\n")
+    print(*verdict_text.list_sweep_notes(report), sep="\n")
     plateau = {points[arm]["n"] for arm in found.plateau}
     assert plateau == {6, 8}
     assert {points[arm]["n"] for arm in found.open} <= {10, 11, 13}

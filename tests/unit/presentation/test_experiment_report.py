@@ -13,7 +13,7 @@ from dflash_tui.experiments.analysis.stats import Ratio
 from dflash_tui.experiments.design import HostFacts
 from dflash_tui.presentation import experiment_report, verdict_text
 from dflash_tui.presentation import experiment_report as tables
-from dflash_tui.presentation.report import Interval, Intervals, Table, escape_text, lay_out, to_terminal
+from dflash_tui.presentation.report import Interval, Intervals, Meter, Table, escape_text, lay_out, to_terminal
 from tests.support import boot_factories
 from tests.support.boot_factories import modes
 from tests.support.experiment_factories import a_boot, a_design, a_plan, boots
@@ -86,12 +86,10 @@ def test_the_rule_and_its_figures_are_stated():
 
 
 def test_arm_without_cache_has_no_cached_start():
-    """Each start of eager is like any other: it stands once in the table and once among the bars."""
+    """Each start of eager is like any other."""
     report = a_report()
     table = tables.build_arms_table(report.design, report.boots)
     assert [row[table.header.index("cached start")] for row in table.rows] == ["none", "1:01"]
-    bars = tables.build_start_bars(report.design, report.boots, (0, 1)).bars
-    assert [bar.arm.text for bar in bars if bar.label == "cached start"] == ["◆ B"]
 
 
 def test_commands_have_no_secrets():
@@ -184,12 +182,20 @@ def test_intervals_are_drawn_around_one():
     assert all(len(line) <= 61 for line in lines)
 
 
-def test_columns_without_room_are_left_out_whole():
+def test_columns_without_room_follow_below():
     table = Table(("arm", "tok/s", "AL"), (("A", "10.0", "3.00"), ("B", "12.0", "3.01")), (1, 2))
     assert [["".join(span.text for span in line).split() for line in lay_out(table, width)] for width in (17, 14)] == [
         [["arm", "tok/s", "AL"], ["A", "10.0", "3.00"], ["B", "12.0", "3.01"]],
-        [["arm", "tok/s"], ["A", "10.0"], ["B", "12.0"]],
+        [["arm", "tok/s"], ["A", "10.0"], ["B", "12.0"], ["arm", "AL"], ["A", "3.00"], ["B", "3.01"]],
     ]
+
+
+def test_bars_take_room_that_is_left():
+    table = Table((), (("a", Meter(1.0), "8"), ("b", Meter(0.5), "4"), ("c", Meter(None), "—")), (2,))
+    lines = ["".join(span.text for span in line) for line in lay_out(table, 40)]
+    assert [line.count("█") for line in lines] == [34, 17, 0]
+    assert {len(line) for line in lines} == {40}
+    assert next("".join(span.text for span in line).split() for line in lay_out(table, 8)) == ["a", "8"]
 
 
 def test_report_figures_are_means_behind_ratio():

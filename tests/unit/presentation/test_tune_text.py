@@ -8,6 +8,7 @@ from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.builder import DurationEstimate
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.presentation import experiment_report, experiment_text
+from dflash_tui.presentation.report import lay_out
 from tests.support.tune_simulation import Truth, a_tune, run_tune
 
 AXES = ("mode=graphs,compile", "attention-backend=flash_attn,flashinfer")
@@ -32,17 +33,15 @@ def a_progress(truth: Truth = TRUTH, boots: int = 1000, budget: float = 1200.0) 
 )
 def test_tune_outcome_names_best_setting_so_far(progress, snapshot):
     found = tune_schedule.judge_tune(progress)
-    assert "\n".join(experiment_text.list_outcome_lines(progress.design, progress.boots, found)) == snapshot
+    assert "\n".join(map(str, experiment_text.list_outcome(progress.design, progress.boots, found))) == snapshot
 
 
 def test_every_tuned_setting_row_shows_its_standing():
-    rows = {each.name: each for each in experiment_text.list_candidates(a_progress())}
-    assert rows["graphs"].standing == "ahead"
-    assert rows["published"].standing == "in the field"
-    assert rows["compile"].standing == "out"
-    failed = rows["graphs attention-backend=flashinfer"]
-    assert (failed.standing, failed.boots, failed.tok_s) == ("failed", 0, None)
-    assert "out of memory" in failed.why
+    table = experiment_text.list_setting_parts(a_progress())[0]
+    lines = [" ".join("".join(span.text for span in line).split()) for line in lay_out(table, 0)]
+    assert [line.split()[:2] for line in lines[1:4]] == [["▲", "graphs"], ["●", "published"], ["▾", "graphs"]]
+    assert [line.rsplit("  ")[-1].endswith(("ahead", "in the field", "out")) for line in lines[1:4]] == [True] * 3
+    assert lines[-1].startswith("✗ graphs attention-backend=flashinfer — — — failed: attention-backend=flashinfer: out")
 
 
 def test_tune_plan_names_budget_candidates_and_omissions():

@@ -1,47 +1,21 @@
-"""Open the panel, and replay or export recordings: `replay` and `export`."""
+"""Replay or export recordings: `replay` and `export`."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
 
-from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.console import print_status
 from dflash_tui.cli.json_lines import print_written_file
-from dflash_tui.common import paths
+from dflash_tui.cli.panel import open_panel
 from dflash_tui.common.formatting import has_terminal
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player, Recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
 
-if TYPE_CHECKING:  # httpx alone costs 200 ms
-    from dflash_tui.monitoring.foreign_server import ForeignServer
-    from dflash_tui.runs.run import Run
-    from dflash_tui.tui.screens.playback import PlaybackScreen
-
 _MAX_SILENCE = 3600.0
 _ALARM_INTERVAL = 5.0  # recorded seconds; days of them are read at once
-
-
-def open_panel(
-    run: Run | None = None,
-    *,
-    player: Player | None = None,
-    foreign: ForeignServer | None = None,
-    playback: PlaybackScreen | None = None,
-) -> int:
-    """Open the panel, with a run, a recording, a foreign server or two arms of an A/B if given.
-
-    On exit print the commands for what still runs.
-    """
-    from dflash_tui.tui import app
-
-    paths.runs_folder()  # raises if there is no home folder
-    farewell, code = app.run_panel(run, player=player, foreign=foreign, playback=playback)
-    if farewell:
-        print_data(farewell)
-    return code
 
 
 def replay(args: argparse.Namespace) -> int:
