@@ -417,7 +417,7 @@ async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswe
         return replace(check, error=bounded_http.describe_failure(error))
     shifts, place = measure_shifts(tokens, decoded, read), locate_difference(ours_tokens, theirs_tokens)
     if place is not None and place >= room:
-        return replace(check, error=f"the answers part after {most} tokens")
+        return replace(check, error=f"the answers diverge after {most} tokens")
     worst = max(range(len(gaps)), key=gaps.__getitem__)
     return replace(
         check,

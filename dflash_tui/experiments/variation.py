@@ -95,7 +95,7 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
     if not equals or not key:
         raise VariationError(f"{words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
-        raise VariationError(f"{key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
+        raise VariationError(f"{key} is the same for all arms", hint=f"what can be varied: {_KNOWN}")
     if key == URL:
         raise VariationError(f"{key}: a server that already runs is an arm of an A/B only")
     if key.replace("_", "-") in _PREFIX_CACHE and not repeated:

@@ -56,9 +56,9 @@ class Untrusted(msgspec.Struct, frozen=True):
             for each in self.contents
         ]
         return UsageError(
-            f"you have not said yes to {' and '.join(named)}, not shipped with dflash-tui",
+            f"not shipped with dflash-tui and not trusted yet: {' and '.join(named)}",
             evidence="\n  ".join(map(str, self.ingredients)),
-            hint=f"read it ({', '.join(texts)}), then say yes on a terminal or by --trust: that holds until it changes",
+            hint=f"read it ({', '.join(texts)}), then trust it on a terminal or with --trust, until it changes",
         )
 
 

@@ -99,11 +99,11 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
             for arm in design.launched[:1]
         ),
         *(("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)),
-        *(("stops", f"{name}, which would disturb what is measured") for name in stopped),
+        *(("stops", f"{name}, which would disturb the measurement") for name in stopped),
     ]
     rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
     if tuning:
-        saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
+        saved = f"a setting shown to be faster is saved as the recipe {tuning.save_as}; no recipe is overwritten"
         rows.append(("saves", saved))
     return rows
 

@@ -392,7 +392,7 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
             place = f"{worst.kind}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
             early = "; one of the two answers ends early" if worst.ends_early else ""
             early += "; its tokens are alike, its streamed words or tool calls are not" if worst.loses_words else ""
-            lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
+            lines.append(f"largest gap of a token in an answer that diverges: {worst.gap:.4g} nats ({place}{early})")
         lines.append(
             f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
             "decoded one at a time against read at once"

@@ -268,7 +268,7 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         return fail_check(kind, f"{need}; {budget}", _suggest_settings(situation, fit))
     if _exceeds_free(fit):
         finding = f"{budget}, and {format_gib(fit.free)} {_ARE_FREE}"
-        return fail_check(kind, finding, ["stop what uses the rest, or ", *_suggest_settings(situation, fit)])
+        return fail_check(kind, finding, ["stop programs that use the rest, or ", *_suggest_settings(situation, fit)])
     if not fit.holds_request:
         estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
         return warn_check(
