@@ -396,6 +396,11 @@ class RequestDone(Event, frozen=True, tag="request"):
     status: Whole | None = None
     """The HTTP status of a refusal."""
     sampling: str = ""
+    cached: Amount | None = None
+    """Prompt tokens that the prefix cache answered, by the server's counters; None with several streams."""
+    calls: Whole = 0
+    """Tool calls of the answer, and those that do not parse: no offered function, no JSON, or an argument missing."""
+    broken_calls: Whole = 0
 
     @property
     def acceptance_length(self) -> float | None:

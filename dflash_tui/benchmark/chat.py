@@ -13,7 +13,7 @@ import msgspec
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.server import Server
-from dflash_tui.benchmark.sse import CallPiece, CompletionStream, Delta
+from dflash_tui.benchmark.sse import CompletionStream, Delta
 from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common.formatting import format_number, pluralize
 from dflash_tui.events import RequestDone
@@ -27,7 +27,6 @@ MOST_CHARACTERS = 1 << 18
 _ANSWER_SHARE = 4
 # Characters of an answer that are kept and shown; later ones are only counted.
 LONGEST_ANSWER = 1 << 18
-_MOST_TOOL_CALLS = 16
 _COUNT = "Count from one to thirty in words, with commas."
 _TOOL = {
     "type": "function",
@@ -84,19 +83,16 @@ class AnswerStream(CompletionStream):
         self._show = show
         self._shown_pieces = {part: list[str]() for part in Part}
         self._room = LONGEST_ANSWER
-        self._calls: dict[int, list[str]] = {}
 
     def read_delta(self, delta: Delta) -> None:
-        """Take one piece: answer text, reasoning or a tool call."""
+        """Take one piece of the answer's text or reasoning."""
         self._take(Part.THINKING, delta.reasoning_content or delta.reasoning)
         self._take(Part.ANSWER, delta.content)
-        for call in delta.tool_calls or ():
-            self._take_call(call)
 
     def build_turn(self, done: RequestDone) -> Turn:
         """Return the answer as received so far."""
         text, thinking = ("".join(self._shown_pieces[part]) for part in (Part.ANSWER, Part.THINKING))
-        calls = tuple(ToolCall(name, arguments) for name, arguments in self._calls.values())
+        calls = tuple(ToolCall(name, arguments) for name, arguments in self.calls.values())
         return Turn(text, thinking, calls, done)
 
     def _take(self, part: Part, text: str | None) -> None:
@@ -107,16 +103,6 @@ class AnswerStream(CompletionStream):
         self._shown_pieces[part].append(piece)
         if self._show:
             self._show(part, piece)
-
-    def _take_call(self, call: CallPiece) -> None:
-        """Take a piece of a tool call: the name comes first, the arguments in pieces."""
-        place = len(self._calls) if call.index is None else call.index
-        if call.function is None or (place not in self._calls and len(self._calls) >= _MOST_TOOL_CALLS):
-            return
-        words = self._calls.setdefault(place, ["", ""])
-        for number, piece in enumerate((call.function.name, call.function.arguments)):
-            words[number] += (piece or "")[: max(0, self._room)]
-            self._room -= len(piece or "")
 
 
 class Conversation:

@@ -89,14 +89,15 @@ async def send_suite(
     with the kind `FILLER`.
     """
     record = record or LoadRecord(Load(streams, refill=False))
-    requests = _iterate_requests(suite, sampling.seed)
+    requests, salt = _iterate_requests(suite, sampling.seed), uuid.uuid4().hex
     counted = list(islice(requests, rounds * suite.requests))
     first_turns = {prompt.follows for prompt in suite.prompts}
     turns: dict[tuple[str, int], list[dict[str, str]]] = {}
     async with _client(server) as client:
 
         async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
-            body = _build_measured_body(server, prompt, number, sampling)
+            body = _build_measured_body(server, prompt, number, sampling, salt)
+            stream.tools = prompt.tools
             if prompt.follows:
                 if (before := turns.get((prompt.follows, number))) is None:
                     stream.error = f"{prompt.follows} was not answered before: send one request at a time"
@@ -117,8 +118,10 @@ async def send_suite(
 async def send_prompt(server: Server, prompt: Prompt, sampling: Sampling, *, number: int = 0) -> RequestDone:
     """Send one prompt; a `number` per repetition keeps the prefix cache from answering."""
     body = _build_measured_body(server, prompt, number, sampling)
+    stream = CompletionStream(prompt.kind, number)
+    stream.tools = prompt.tools
     async with _client(server) as client:
-        return await _send_measured(client, server, body, CompletionStream(prompt.kind, number))
+        return await _send_measured(client, server, body, stream)
 
 
 async def send_trial(server: Server, text: str) -> tuple[RequestDone, CompletionStream]:
@@ -195,22 +198,42 @@ def _list_stream_fields(server: Server) -> dict[str, Any]:
 
 def make_prompt_unique(prompt: Prompt, number: int, seed: int) -> str:
     """Return a prompt's text; if salted it begins with a tag that differs per `number` but not per boot."""
-    if not prompt.salted or prompt.follows:
+    if not prompt.salted or prompt.follows or prompt.session:
         return prompt.text
-    tag = hashlib.sha256(f"{seed} {prompt.kind} {number}".encode()).hexdigest()[:8]
-    return f"[{tag}] {prompt.text}"
+    return f"[{_make_tag(prompt.kind, number, seed)}] {prompt.text}"
 
 
-def _build_measured_body(server: Server, prompt: Prompt, number: int, sampling: Sampling) -> dict[str, Any]:
+def _make_tag(kind: str, number: int, seed: int) -> str:
+    return hashlib.sha256(f"{seed} {kind} {number}".encode()).hexdigest()[:8]
+
+
+def _list_session_fields(server: Server, prompt: Prompt, number: int, seed: int) -> dict[str, Any]:
+    """Return the messages and tools of a session's turn; a launch without a tool parser accepts no call."""
+    first, *others = prompt.messages
+    if prompt.salted and isinstance(content := first.get("content"), str):
+        first = first | {"content": f"[{_make_tag(prompt.session, number, seed)}] {content}"}
+    fields: dict[str, Any] = {"messages": [first, *others]}
+    if not prompt.tools:
+        return fields
+    parses = server.run is None or server.run.plan.find_flag("tool-call-parser")
+    return fields | {"tools": prompt.tools, "tool_choice": "auto" if parses else "none"}
+
+
+def _build_measured_body(
+    server: Server, prompt: Prompt, number: int, sampling: Sampling, salt: str = ""
+) -> dict[str, Any]:
     """Return the body of a measured request; if the prompt is salted, the prefix cache cannot answer it.
 
     The chat template puts the same tokens before every text, so each body has its own `cache_salt`, which is part of
-    the keys of vLLM's prefix cache and does not affect sampling.
+    the keys of vLLM's prefix cache and does not affect sampling. The turns of a session share one, made of `salt`.
     """
     text = make_prompt_unique(prompt, number, sampling.seed)
     body = _build_body(server, text, answer_length(prompt, sampling.scale))
+    if prompt.messages:
+        body |= _list_session_fields(server, prompt, number, sampling.seed)
     if server.facts.takes_extras:
-        body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": uuid.uuid4().hex} if prompt.salted else {})
+        salt = f"{salt} {prompt.session} {number}" if salt and prompt.session else uuid.uuid4().hex
+        body |= {"ignore_eos": sampling.fixed} | ({"cache_salt": salt} if prompt.salted else {})
         body |= {"return_token_ids": True, "repetition_penalty": 1.0} if sampling.tokens else {}
         body |= sampling.options
     elif sampling.top_p is not None:
@@ -236,10 +259,13 @@ async def _send_measured(
     done = await _send(client, server, body, stream)
     if keep and not done.error:
         keep(done, stream.build_answer(), stream.list_marks())
-    if done.steps is not None or before is None or before.steps is None:
+    if before is None or (done.steps is not None and not stream.tools):
         return done
-    after = await _read_counters(client)
-    if after is None or after.steps is None or after.steps < before.steps:
+    if (after := await _read_counters(client)) is None:
+        return done
+    if after.prefix_queries > before.prefix_queries:
+        done = msgspec.structs.replace(done, cached=max(0.0, after.prefix_hits - before.prefix_hits))
+    if done.steps is not None or before.steps is None or after.steps is None or after.steps < before.steps:
         return done
     accepted = subtract(after.accepted, before.accepted)
     return msgspec.structs.replace(done, steps=after.steps - before.steps, accepted=accepted)

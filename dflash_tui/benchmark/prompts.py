@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,8 @@ class Prompt(msgspec.Struct, frozen=True):
     """A prompt, the `max_tokens` of its answer, and how often a round sends it.
 
     The prefix cache may answer a prompt that is not `salted`. `follows` is the kind of the previous prompt in a
-    conversation.
+    conversation. A turn of a recorded `session` has all `messages` before its answer, of which `text` is the last, and
+    the `tools` offered; the prefix cache may answer it from earlier turns only.
     """
 
     kind: str
@@ -34,6 +35,9 @@ class Prompt(msgspec.Struct, frozen=True):
     repeat: int = 1
     salted: bool = True
     follows: str = ""
+    session: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -68,7 +72,7 @@ class Suite(msgspec.Struct, frozen=True):
     @property
     def repeats(self) -> bool:
         """Whether texts are repeated, so that the prefix cache may answer."""
-        return not all(prompt.salted for prompt in self.prompts)
+        return any(prompt.session or not prompt.salted for prompt in self.prompts)
 
 
 def name_kind(prompt: str) -> str:
@@ -83,6 +87,8 @@ def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = Fals
     more = [prompt.salted for prompt in prompts]
     parts: tuple[object, ...] = (sent, in_order) if all(more) else (sent, in_order, more)
     parts += ([prompt.follows for prompt in prompts],) if any(prompt.follows for prompt in prompts) else ()
+    sessions = [(prompt.messages, prompt.tools) for prompt in prompts]
+    parts += (sessions,) if any(messages for messages, _ in sessions) else ()
     return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels)
 
 

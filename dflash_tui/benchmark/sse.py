@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ MOST_MARKS = 1 << 12
 ArrivalMark = tuple[Whole, Whole]
 """Milliseconds since the request was sent, and the number of tokens that had arrived by then."""
 _QUOTE_LIMIT = 300
+_MOST_TOOL_CALLS = 16
 _DONE = "[DONE]"
 # Fields of server-sent events that errors never quote.
 _FIELDS = ("", "data", "event", "id", "retry")
@@ -58,8 +60,10 @@ class Delta(msgspec.Struct):
 
     @property
     def texts(self) -> tuple[str | None, ...]:
-        """Its texts: the content first, then the reasoning."""
-        return self.content, self.reasoning_content, self.reasoning
+        """Its texts: the content, the reasoning, then the names and arguments of tool calls."""
+        functions = [call.function for call in self.tool_calls or () if call.function]
+        words = [word for function in functions for word in (function.name, function.arguments)]
+        return self.content, self.reasoning_content, self.reasoning, *words
 
 
 class _Choice(msgspec.Struct):
@@ -208,6 +212,10 @@ class CompletionStream:
         self.is_counted = False
         """Whether the server has counted the tokens."""
         self._text_chunks = 0
+        self.calls: dict[int, list[str]] = {}
+        """The name and the arguments of each tool call so far."""
+        self.tools: Sequence[Mapping[str, Any]] = ()
+        """The tools that were offered, which its calls are checked against."""
 
     def begin(self) -> None:
         """Start the clock: the request is sent now."""
@@ -278,6 +286,8 @@ class CompletionStream:
     def _add(self, choice: _Choice) -> None:
         delta = choice.delta or Delta()
         self.read_delta(delta)
+        for call in delta.tool_calls or ():
+            self._take_call(call)
         text = "".join(filter(None, delta.texts))
         if self.content is not None and delta.content:
             self.content.append(delta.content)
@@ -292,6 +302,15 @@ class CompletionStream:
 
     def read_delta(self, delta: Delta) -> None:
         """Take one piece of the answer, for subclasses that read it."""
+
+    def _take_call(self, call: CallPiece) -> None:
+        """Take a piece of a tool call: the name comes first, the arguments in pieces."""
+        place = len(self.calls) if call.index is None else call.index
+        if call.function is None or (place not in self.calls and len(self.calls) >= _MOST_TOOL_CALLS):
+            return
+        words = self.calls.setdefault(place, ["", ""])
+        for number, piece in enumerate((call.function.name, call.function.arguments)):
+            words[number] += (piece or "")[: MOST_CHARACTERS - len(words[number])]
 
     def end(self) -> None:
         """Take the end of the response; set `error` if an answer began but was not marked as complete."""
@@ -331,6 +350,8 @@ class CompletionStream:
             round=self._number,
             digests=(self._whole.hexdigest(),) if self._length else (),
             status=self.status,
+            calls=len(self.calls),
+            broken_calls=sum(not _parses(name, words, self.tools) for name, words in self.calls.values()),
         )
 
     def count_tokens(self, since: float = 0.0, until: float = math.inf) -> int:
@@ -347,6 +368,17 @@ class CompletionStream:
     def list_marks(self) -> tuple[ArrivalMark, ...]:
         """Return the answer's arrivals since the request was sent."""
         return self.arrivals.list_marks(self._began)
+
+
+def _parses(name: str, arguments: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a tool call names a function of `tools`, if any, with all required arguments as JSON."""
+    try:
+        given = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    offered = [function for tool in tools if (function := tool.get("function", {})).get("name") == name]
+    required = offered[0].get("parameters", {}).get("required", ()) if offered else ()
+    return isinstance(given, dict) and bool(offered or not tools) and all(argument in given for argument in required)
 
 
 def _carries_token(choice: _Choice) -> bool:

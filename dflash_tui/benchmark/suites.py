@@ -1,7 +1,8 @@
 """Prompt suites by name: prompt files, known data sets, random prompts, context lengths and repetitions.
 
 A file of questions has the format in which benchmarks publish them (mt-bench, Spec-Bench, SPEED-Bench, GSM8K,
-HumanEval, ShareGPT): a JSON object per line (`.jsonl`, also `.jsonl.gz`) or a JSON array (`.json`).
+HumanEval, ShareGPT): a JSON object per line (`.jsonl`, also `.jsonl.gz`) or a JSON array (`.json`). An object may also
+be a recorded session: OpenAI's `messages` and `tools`, of which every answer becomes a prompt.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import OURS
 from dflash_tui.planning.field_types import PLAIN_TEXT
 
-RANDOM, REPEAT, CONTEXTS, MAP = "random", "repeat", "contexts", "map"
-SHORT_KINDS = "code,JSON,questions,prose"
+RANDOM, REPEAT, CONTEXTS, MAP, AGENTS = "random", "repeat", "contexts", "map", "agents"
+SHORT_KINDS = "code,JSON,questions,prose,agent"
 """The kinds of `map` that fit a short context."""
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 KIND_LIMIT = 24
+# With room for the number of the turn.
+_SESSION_LIMIT = KIND_LIMIT - 4
 # The size of mt-bench; all 1,319 questions of GSM8K take hours.
 _DEFAULT_COUNT = 80
 _MOST, _LONGEST, _MOST_TOKENS = 1000, 65_536, 8_000_000
 _REPEATS = 8
+_TURNS_OF_A_MAP = 4
 # With fewer kinds of prompt an error names them.
 _MOST_KINDS = 20
 # Sentences of the shipped contexts per thousand tokens, roughly, with Gemma's tokenizer.
@@ -127,6 +131,8 @@ class _Question(msgspec.Struct):
     category: _Kind = ""
     question_id: int | str | None = None
     kind: _Kind = ""
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 register_type(_File)
@@ -179,7 +185,7 @@ def list_suite_files() -> dict[str, Path]:
     """Return the suite files by name, sorted; the user's files override shipped ones."""
     files: dict[str, Path] = {}
     for folder in (paths.suites_folder(), paths.user_suites_folder()):
-        files |= {path.stem: path for path in folder.glob("[!_.]*.yaml")}
+        files |= {path.stem: path for end in ("yaml", "jsonl") for path in folder.glob(f"[!_.]*.{end}")}
     for name in DATASETS:
         if (path := find_dataset_file(name)) is not None:
             files.setdefault(name, path)
@@ -253,7 +259,12 @@ def _parse_count(words: str, count: str) -> int | None:
 
 def _load_file(path: Path, count: int | None) -> Suite:
     if path.name.endswith(SUFFIXES):
-        return build_suite(path.name.partition(".json")[0], _choose_prompts(tuple(read_questions(path)), count))
+        prompts = tuple(read_questions(path))
+        if sessions := list(dict.fromkeys(prompt.session for prompt in prompts if prompt.session)):
+            prompts = tuple(prompt for prompt in prompts if prompt.session in sessions[:count])
+        else:
+            prompts = _choose_prompts(prompts, count)
+        return build_suite(path.name.partition(".json")[0], prompts, in_order=bool(sessions))
     file = yaml_loader.load_yaml(path, _File)
     kinds = {*OURS}
     for index, entry in enumerate(file.prompts):
@@ -268,6 +279,9 @@ def _load_file(path: Path, count: int | None) -> Suite:
         Prompt(entry.kind, _build_text(entry), entry.max_tokens, entry.repeat, follows=entry.follows)
         for entry in file.prompts
     )
+    if path == paths.suites_folder() / f"{MAP}.yaml":
+        turns = _choose_prompts(load_suite(f"{AGENTS}:1").prompts, _TURNS_OF_A_MAP)
+        prompts += tuple(replace(turn, kind=f"agent {number}") for number, turn in enumerate(turns, 1))
     return build_suite(path.stem, _choose_prompts(prompts, count), in_order=file.in_order, levels=file.levels)
 
 
@@ -346,18 +360,17 @@ def read_questions(path: Path) -> Iterator[Prompt]:
     kinds: set[str] = set()
     for number, data in _read_objects(path):
         try:
-            prompt = _build_prompt(msgspec.convert(data, _Question), number)
-            msgspec.json.encode(prompt)  # fails on a lone surrogate, which could not be sent
+            prompts = _build_prompts(msgspec.convert(data, _Question), number)
+            msgspec.json.encode(prompts)  # fails on a lone surrogate, which could not be sent
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RecipeError(f"{path}:{number}: {error}") from None
-        if prompt is None:
-            continue
-        if prompt.kind in kinds:
-            raise RecipeError(f"{path}:{number}: question_id: {prompt.kind} is given twice")
-        kinds.add(prompt.kind)
-        yield prompt
-        if len(kinds) == _MOST_QUESTIONS:
-            return
+        for prompt in prompts:
+            if prompt.kind in kinds:
+                raise RecipeError(f"{path}:{number}: question_id: {prompt.kind} is given twice")
+            kinds.add(prompt.kind)
+            yield prompt
+            if len(kinds) == _MOST_QUESTIONS:
+                return
     if not kinds:
         raise RecipeError(f"{path}: holds no prompt")
 
@@ -366,6 +379,25 @@ def format_questions(prompts: Iterable[Prompt]) -> bytes:
     """Return prompts as JSON lines that `read_questions` reads back."""
     lines = ({"kind": p.kind, "prompt": p.text, "output_tokens": p.max_tokens} for p in prompts)
     return msgspec.json.Encoder().encode_lines(lines)
+
+
+def _build_prompts(entry: _Question, number: int) -> tuple[Prompt, ...]:
+    """Return the prompts of an entry: one per answer of a recorded session, else at most one."""
+    if not entry.messages:
+        prompt = _build_prompt(entry, number)
+        return (prompt,) if prompt else ()
+    session, tokens = (entry.kind or f"session {number}")[:_SESSION_LIMIT], entry.output_tokens or 512
+    answered = [place for place, message in enumerate(entry.messages) if place and message.get("role") == "assistant"]
+    if not answered:
+        raise ValueError("expected `messages` with an answer (`role: assistant`) after the first")
+    turns = []
+    for turn, place in enumerate(answered, 1):
+        before = entry.messages[:place]
+        text = before[-1].get("content")
+        turns.append(
+            Prompt(f"{session} {turn}", f"{text}", tokens, session=session, messages=before, tools=entry.tools)
+        )
+    return tuple(turns)
 
 
 def _build_prompt(entry: _Question, number: int) -> Prompt | None:

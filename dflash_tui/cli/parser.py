@@ -211,9 +211,10 @@ _NUCLEUS = "draw from the likeliest tokens that have this share of the probabili
 TOP_P = option("--top-p P", _NUCLEUS)
 SEED = option("--seed N", "shuffles the order of the prompts", default=0)
 _DATASET = (
-    "the prompts: quick, field, contexts, map, seed-q1q2, space-invaders, one of your own; a data set (mt-bench, "
-    "spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); random:IN,OUT[,N] in "
-    "tokens, contexts:1k-128k, repeat[:SUITE] (the same texts again and again, for a prefix cache); or a file "
+    "the prompts: quick, field, contexts, map, agents, seed-q1q2, space-invaders, one of your own; a data set "
+    "(mt-bench, spec-bench, speed-bench, gsm8k, humaneval, sharegpt; NAME:N for N prompts, 80 without); NAME:KIND,KIND "
+    "for some kinds of prompt; random:IN,OUT[,N] in tokens, contexts:1k-128k, repeat[:SUITE] (the same texts again and "
+    "again, for a prefix cache); or a file "
     "(default: {})"
 )
 _WORDS = "--dataset --suite NAME|FILE"
@@ -306,7 +307,8 @@ _BENCH = (
 _DETAILS = switch("--details", "print the statistics, boots and latencies behind the verdict, too")
 _VARY = (
     "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
-    "mode, spec=on,off, n, profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
+    "url=URL,RECIPE or url=URL,URL (servers that already run, which are never stopped), mode, spec=on,off, n, "
+    "profile, variant, vllm, engine, patch.NAME=on,off, start.NAME=on,off, env.NAME, "
     "speculation.KEY or a flag of vllm serve; those of the prefix cache with --dataset repeat alone, since other "
     "prompts are made unique so that no cache answers (default: mode=eager,compile)"
 )
@@ -330,6 +332,7 @@ _AB_RUN = (
     switch("--cold", _COLD),
     switch("--no-answers", _NO_ANSWERS, dest="keep_answers", action="store_false"),
     _DETAILS,
+    *ADDRESS,
     *BEGIN,
 )
 _PLAY = (
@@ -357,7 +360,7 @@ _MAP = (
     "instead show where speculation pays: with against without it for each kind of prompt and number of streams, "
     "and the launch that follows; --vary n=0,4,8 compares numbers of drafts"
 )
-_KINDS = "of a map: code,JSON,questions,prose,long, or kinds of --dataset (default: all that fit the context)"
+_KINDS = "of a map: code,JSON,questions,prose,agent,long, or kinds of --dataset (default: all that fit the context)"
 _TUNE_RUN = (
     RECIPE,
     option("--budget TIME", "how long all boots together may take, such as 45m or 2h (default: 30m)", default=1800.0),
@@ -393,11 +396,13 @@ _PARTS = (
 )
 _LENGTH = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
 _EXACT = "on the CPU: run both servers in float32, whose rounding is too small to change an answer"
+_VERIFY_BOOTS = "with --lossless: boots of each; two show how far boots of one arm differ (default: 1)"
 _VERIFY = (
     argument("recipe", "RECIPE|RUN|URL", _RECIPE_OR_SERVER),
     *ADDRESS,
     OneOf(_PARTS),
     option("--prompts N", "how many prompts each boot answers, at temperature 0 (default: 20)", default=20),
+    option("--boots N", _VERIFY_BOOTS),
     QUICK_DATASET,
     option("--scale X", _LENGTH, default=0.25),
     SEED,
@@ -418,9 +423,11 @@ _VERIFY_VALUES: dict[str, Any] = {
 _FORMATS = ("md", "json", "svg", "vllm-bench")
 _FORMAT = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
 _NAMES = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+_SUBMIT = "write the files that spark-arena or club-3090 takes, into the folder of -o or the current one"
 _REPORT = (
     argument("names", "RUN|AB", _NAMES, nargs="*"),
     option("--format FORMAT", _FORMAT, choices=_FORMATS, default="md"),
+    option("--submit FORM", _SUBMIT, choices=("spark-arena", "club-3090")),
     option("-o --output FILE", "the file to write instead of stdout"),
     JSON,
 )
@@ -567,5 +574,7 @@ COMMANDS = {
     "completion": ProgramCommand(
         "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
     ),
-    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", "hosts"),
+    "agent": ProgramCommand(
+        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
+    ),
 }  # fmt: skip

@@ -65,6 +65,8 @@ _NO_TIME = MedianSeconds(0.0, 0)
 EventSink = Callable[[Event], None]
 # Enough to load every kernel used in decoding, and few compared with the measured tokens.
 _WARM_UP_TOKENS = 64
+# Logits of this many times as many positions fit the memory of a CPU.
+_ON_CPU = 4
 # Log-probabilities are float32, so smaller differences mean nothing.
 _DIGITS = 4
 
@@ -376,7 +378,7 @@ def count_most_tokens(design: Design) -> int:
 def list_warm_ups(design: Design, suite: Suite) -> list[tuple[int, Suite]]:
     """Return a warm-up suite per number of streams, with short answers to every prompt."""
     levels = []
-    for streams in dict.fromkeys((1, *design.concurrency)):
+    for streams in dict.fromkeys((1, max(design.concurrency)) if design.by_kind else (1, *design.concurrency)):
         times = -(-streams // len(suite.prompts))
         short = [replace(prompt, max_tokens=_short(design, prompt), repeat=times) for prompt in suite.prompts]
         levels.append((streams, replace(suite, prompts=tuple(short))))
@@ -394,17 +396,18 @@ async def _check_kept_answers(design: Design, arm: int, run: Run) -> tuple[Answe
     keyed = [(PromptKey(line.kind, line.streams, line.round), line) for line in store.read_answers(folder)]
     ours = {key: line for key, line in keyed if line.run == run.id}
     theirs = {key: line for key, line in keyed if line.run in others}
+    most = MOST_POSITIONS * (_ON_CPU if run.plan.on_cpu else 1)
     async with TokenScorer(run.url, run.plan.served_name, run.api_key) as scorer:
-        return tuple([await _check_answer(scorer, theirs[key], ours[key]) for key in ours if key in theirs])
+        return tuple([await _check_answer(scorer, theirs[key], ours[key], most) for key in ours if key in theirs])
 
 
-async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswer) -> AnswerCheck:
+async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswer, most: int) -> AnswerCheck:
     check = AnswerCheck(theirs.kind, theirs.streams, theirs.round)
     prompt, ours_tokens, theirs_tokens = theirs.answer.prompt, ours.answer.tokens, theirs.answer.tokens
     if not (prompt and ours_tokens and theirs_tokens) or prompt != ours.answer.prompt:
         return replace(check, error="the server did not name the tokens")
-    if (room := MOST_POSITIONS - len(prompt)) < 1:
-        return replace(check, error=f"the prompt has more than {MOST_POSITIONS} tokens")
+    if (room := most - len(prompt)) < 1:
+        return replace(check, error=f"the prompt has more than {most} tokens")
     scored = theirs_tokens[:room]
     try:
         tokens, decoded = await scorer.decode(prompt, len(ours_tokens[:room]))
@@ -414,13 +417,14 @@ async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswe
         return replace(check, error=bounded_http.describe_failure(error))
     shifts, place = measure_shifts(tokens, decoded, read), locate_difference(ours_tokens, theirs_tokens)
     if place is not None and place >= room:
-        return replace(check, error=f"the answers part after {MOST_POSITIONS} tokens")
+        return replace(check, error=f"the answers part after {most} tokens")
     worst = max(range(len(gaps)), key=gaps.__getitem__)
     return replace(
         check,
         tokens=len(gaps),
         parted=None if place is None else place + 1,
         ends_early=place is not None and place >= min(len(ours_tokens), len(theirs_tokens)),
+        loses_words=place is None and theirs.answer.text != ours.answer.text,
         gap=round(gaps[worst], _DIGITS),
         place=worst + 1,
         rounding=round(max(shifts, default=0.0), _DIGITS),

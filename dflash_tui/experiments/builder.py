@@ -226,14 +226,14 @@ def _choose_variation(request: ExperimentRequest, plan: Callable[[LaunchRequest]
         alone = plan(request.launch.with_changes(LaunchChanges(removed=variation.ALONE))).resolved
         width = alone.flags.get("tensor-parallel-size")
         return variation.build_host_variation(request.vary, request.launch, width if isinstance(width, int) else 1)
-    repeated = (request.suite or "").partition(":")[0] == suites.REPEAT
+    repeated = (request.suite or "").partition(":")[0] in {suites.REPEAT, suites.AGENTS}
     return variation.parse_variation(request.vary, repeated=repeated)
 
 
 def _format_command(design: Design, request: ExperimentRequest, boots: int) -> str:
     """Return the command line that repeats the experiment, independent of later defaults."""
     if request.checks_output:
-        options = {"prompts": request.prompts, **_list_sent(design, ("suite", "scale", "seed"))}
+        options = {"prompts": request.prompts, "boots": boots, **_list_sent(design, ("suite", "scale", "seed"))}
         return format_options(["verify", "--lossless"], request.launch, options)
     sent = _list_sent(
         design, ("suite", "scale", "temperature", "fixed", "keep_answers", *BootOptions.__struct_fields__)

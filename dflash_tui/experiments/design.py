@@ -200,6 +200,8 @@ class AnswerCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first token, from 1, that differs from the answer without speculation; None if none does."""
     ends_early: bool = False
     """Whether one of the two answers is the beginning of the other."""
+    loses_words: bool = False
+    """Whether the tokens are the same and the streamed words or tool calls are not."""
     gap: Amount = 0.0
     """The largest gap: the log-probability of a token below that of the likeliest token at its position."""
     place: Whole = 0

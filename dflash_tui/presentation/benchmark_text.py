@@ -91,6 +91,31 @@ def build_level(measured: LevelSummary) -> Section:
     return Section("", (*tables, *map(Note, _describe_level(measured))))
 
 
+def build_turns(done: Sequence[RequestDone]) -> Section:
+    """Return the turns of sessions, which the ends of their kinds number."""
+    rows = []
+    good = [request for request in done if not request.error]
+    for turn in sorted({int(request.kind.rpartition(" ")[2]) for request in good}):
+        of_turn = [request for request in good if request.kind.endswith(f" {turn}")]
+        known = [request for request in of_turn if request.cached is not None and request.prompt_tokens]
+        hits = sum(request.cached or 0.0 for request in known) / sum(r.prompt_tokens for r in known) if known else None
+        calls, broken = (sum(getattr(request, name) for request in of_turn) for name in ("calls", "broken_calls"))
+        ttfts = [request.ttft for request in of_turn if request.ttft is not None]
+        rows.append(
+            (
+                f"turn {turn}",
+                str(len(of_turn)),
+                f"{statistics.median(request.prompt_tokens for request in of_turn):.0f}",
+                format_percent(hits),
+                format_number(statistics.median(ttfts) if ttfts else None, 3, "s"),
+                format_number(statistics.median(request.total for request in of_turn), 1, "s"),
+                f"{calls - broken} of {calls} parse" if calls else "none",
+            )
+        )
+    header = ("median of", "#", "prompt tokens", "prefix hits", "TTFT", "total", "tool calls")
+    return Section("", (Table(header, tuple(rows), (1, 2, 3, 4, 5)),))
+
+
 def _build_kinds_table(measured: LevelSummary) -> Table:
     """Return the medians and speed spread of each kind of prompt; empty if each was sent once."""
     header = ("median of", "#", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")

@@ -391,12 +391,13 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
         if worst := tokens.worst:
             place = f"{worst.kind}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
             early = "; one of the two answers ends early" if worst.ends_early else ""
+            early += "; its tokens are alike, its streamed words or tool calls are not" if worst.loses_words else ""
             lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
         lines.append(
             f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
             "decoded one at a time against read at once"
         )
-    else:
+    if not outputs.tokens or outputs.within:
         within = [f"of {name}: {format_percent(share)}" for name, share in zip((a, b), outputs.within, strict=False)]
         alike = f"; two boots {', '.join(within)}" if within else ""
         lines.append(
@@ -412,8 +413,8 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
 
 
 def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str]:
-    """Return the two answers that differ earliest or by the largest gap; empty if the arms are alike."""
-    if outputs.verdict is OutputVerdict.ALIKE or (first := outputs.first) is None:
+    """Return the two answers that differ earliest or by the largest gap; empty if the arms are alike by their boots."""
+    if (outputs.verdict is OutputVerdict.ALIKE and not outputs.tokens) or (first := outputs.first) is None:
         return []
     width = max(len("both"), *(min(_EXCERPT, len(name)) for name in (a, b)))
     rows = (("both", first.common), (a, first.a), (b, first.b))

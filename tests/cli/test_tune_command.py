@@ -73,9 +73,9 @@ def test_map_command_rebuilds_same_map(words):
     assert replace(again, **plain) == replace(once, **plain)
     assert once.by_kind
     assert once.arms[0].plan.num_speculative_tokens == 0
-    suite, streams = ("map:code,prose", (1, 2)) if words else ("map:code,JSON,questions,prose", (1, 4, 16))
+    suite, streams = ("map:code,prose", (1, 2)) if words else ("map:code,JSON,questions,prose,agent", (1, 4, 16))
     assert (once.suite, once.concurrency) == (suite, streams)
-    assert store.count_measured_requests(once) == (2 * 2 * 4 if words else 4 * (4 + 8 + 32))
+    assert store.count_measured_requests(once) == (2 * 2 * 4 if words else 5 * (4 + 8 + 32))
 
 
 def test_a_map_varies_drafts_only():

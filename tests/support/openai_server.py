@@ -25,6 +25,10 @@ class OpenAIServer:
     answers_as: tuple[str, ...] = ()
     """The models that the answers name in turn, the last one for all that follow."""
     pieces: tuple[str, ...] = ("Hello", " there", ", this is", " an answer.")
+    call: tuple[str, tuple[str, ...]] | None = None
+    """The function that its answers call, and the pieces of the arguments."""
+    dropped: int | None = None
+    """The piece of these arguments that its stream loses."""
     usage: bool = True
     refused: tuple[str, ...] = ()
     """The fields of a request that it answers with HTTP 400."""
@@ -87,6 +91,12 @@ class OpenAIServer:
         number = len(self.bodies) - 1
         model = self.answers_as[min(number, len(self.answers_as) - 1)] if self.answers_as else body["model"]
         events: list[dict[str, Any]] = [{"choices": [{"delta": {"content": piece}}]} for piece in self.pieces]
+        if self.call:
+            name, pieces = self.call
+            sent = [piece for place, piece in enumerate(pieces) if place != self.dropped]
+            functions = [{"name": name, "arguments": ""}, *({"arguments": piece} for piece in sent)]
+            calls = [{"delta": {"tool_calls": [{"index": 0, "function": function}]}} for function in functions]
+            events += [{"choices": [call]} for call in calls]
         events.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
         counted = {"usage": {"completion_tokens": 8, "prompt_tokens": 5}} if self.usage else {}
         events.append({"choices": []} | counted | self.last)

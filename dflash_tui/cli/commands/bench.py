@@ -104,7 +104,9 @@ class Bench(NamedTuple):
         if self.as_json:
             print_event(measured)
         else:
-            print_data(to_terminal([benchmark_text.build_level(measured)], terminal_width()))
+            is_session = any(prompt.session for prompt in self.suite.prompts)
+            sections = [benchmark_text.build_turns(done)] if is_session else []
+            print_data(to_terminal([*sections, benchmark_text.build_level(measured)], terminal_width()))
         if measured.failed == len(done):
             hint = f"the log: {run.log}" if run else "the log of the server may say why"
             raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=hint)

@@ -172,10 +172,8 @@ def _share_different(key: PromptKey, pairs: Iterable[tuple[_Answers, _Answers]])
 
 
 def _differ(a: BootAnswer, b: BootAnswer) -> bool:
-    """Compare tokens if known, since the text lacks special tokens."""
-    if a.tokens and b.tokens:
-        return a.tokens != b.tokens
-    return a.digest != b.digest
+    """Compare tokens if known, since the text lacks special tokens, and the streamed words."""
+    return bool(a.tokens and b.tokens and a.tokens != b.tokens) or a.digest != b.digest
 
 
 def locate_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
@@ -185,8 +183,8 @@ def locate_difference(a: Sequence[object], b: Sequence[object]) -> int | None:
 
 
 def _locate(a: BootAnswer, b: BootAnswer, *, in_tokens: bool) -> int | None:
-    if in_tokens:
-        return locate_difference(a.tokens, b.tokens)
+    if in_tokens and (place := locate_difference(a.tokens, b.tokens)) is not None:
+        return place
     return locate_difference(a.answer.text, b.answer.text) if a.answer and b.answer else None
 
 
@@ -252,7 +250,7 @@ def _judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *
     """Return the comparison judged by scored tokens; `untested` is why equal answers prove nothing."""
     tokens = _sum_up(checks)
     comparison = replace(comparison, verdict=OutputVerdict.UNKNOWN, why="", tokens=tokens)
-    if tokens.faults and tokens.positions < _FEWEST_POSITIONS:
+    if tokens.faults and tokens.positions < _FEWEST_POSITIONS and not any(check.loses_words for check in checks):
         return replace(comparison, why=f"rounding was measured at {tokens.positions} tokens only: more --prompts")
     if tokens.faults:
         return replace(comparison, verdict=OutputVerdict.DIFFERENT)
@@ -264,8 +262,8 @@ def _judge_tokens(comparison: OutputComparison, checks: Sequence[AnswerCheck], *
 def _sum_up(checks: Sequence[AnswerCheck]) -> TokenComparison:
     scored = [check for check in checks if not check.error]
     rounding = max((check.rounding for check in scored), default=0.0)
-    parted = [check for check in scored if check.parted is not None]
-    faults = [check for check in parted if check.ends_early or check.gap > rounding]
+    parted = [check for check in scored if check.parted is not None or check.loses_words]
+    faults = [check for check in parted if check.ends_early or check.loses_words or check.gap > rounding]
     worst = max(faults or parted, key=lambda check: check.gap, default=None)
     return TokenComparison(
         alike=len(scored) - len(parted),

@@ -168,7 +168,7 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 
 def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
-    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop"}
+    whole = {"", "length"} if pair.design.fixed else {"", "length", "stop", "tool_calls"}
     for boot in pair.measured:
         if failed := [request for request in boot.requests if request.error]:
             evidence = f"{pluralize(len(failed), 'request')}, first {failed[0].error[:_LONGEST]}"
@@ -182,7 +182,9 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"{pluralize(failures, 'request')} that do not count failed"
             yield _of_boot(boot, "not every boot kept its load up", evidence)
         if boot.preemptions:
-            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
+            # Of a map they are those of its largest cells only.
+            evidence = pluralize(round(boot.preemptions), "preemption")
+            yield _of_boot(boot, "requests were preempted", evidence, refuses=not pair.design.by_kind)
     lengths = [_mean_lengths(boots) for boots in pair.boots]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
@@ -193,6 +195,13 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
     if shares and not pair.design.repeats and max(shares.values()) - min(shares.values()) > _PREFIX_POINTS:
         evidence = ", ".join(f"boot {number + 1}: {share:.0f} %" for number, share in shares.items())
         yield Confound("the share of prefix hits differed between boots", evidence, refuses=True)
+
+
+def _broken_calls(pair: _ArmPair) -> Iterator[Confound]:
+    for boot in pair.measured:
+        if broken := sum(request.broken_calls for request in boot.requests):
+            evidence = f"{broken} of {pluralize(sum(request.calls for request in boot.requests), 'call')}"
+            yield _of_boot(boot, "tool calls do not parse", evidence, refuses=False)
 
 
 def _mean_lengths(boots: Sequence[Boot]) -> dict[tuple[str, int], float]:
@@ -282,7 +291,7 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
         if foreign := sorted({who for reading in readings for who in reading.foreign or ()}):
             beside = any(arm.server and arm.server.is_here for arm in pair.arms)  # it is one of these
-            what = "other processes used the GPU"
+            what = f"other processes used the {'processors' if pair.arm(boot).plan.on_cpu else 'GPU'}"
             yield _of_boot(boot, what, ", ".join(foreign)[:_LONGEST], refuses=not beside)
         on_battery += [f"boot {boot.number + 1}"] * any(reading.power == "battery" for reading in readings)
     if on_battery:
@@ -332,8 +341,8 @@ def _drifts(pair: _ArmPair) -> Iterator[Confound]:
 
 _RULES = (
     _failed_boots, _running_servers, _unequal_limits, _launch_differences, _software_differences, _request_faults,
-    _unknown_figures, _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state, _power_limits,
-    _drifts,
+    _broken_calls, _unknown_figures, _busy_processors, _doubtful_meaning, _unknowns, _foreign_requests, _machine_state,
+    _power_limits, _drifts,
 )  # fmt: skip
 
 

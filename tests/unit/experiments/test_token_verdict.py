@@ -34,6 +34,7 @@ def judged(*checks: AnswerCheck, accepted: int = 20) -> OutputComparison:
         ((ALIKE, replace(ROUNDED, gap=0.5)), OutputVerdict.ALIKE),
         ((ALIKE, replace(ROUNDED, gap=0.5001)), OutputVerdict.DIFFERENT),
         ((ALIKE, replace(ROUNDED, ends_early=True, gap=0.0)), OutputVerdict.DIFFERENT),
+        ((replace(ALIKE, positions=50, loses_words=True),), OutputVerdict.DIFFERENT),
         ((ALIKE, UNSCORED), OutputVerdict.ALIKE),
         ((UNSCORED,), OutputVerdict.UNKNOWN),
         ((replace(FAULT, positions=99),), OutputVerdict.UNKNOWN),
