@@ -291,7 +291,7 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
         if foreign := sorted({who for reading in readings for who in reading.foreign or ()}):
             beside = any(arm.server and arm.server.is_here for arm in pair.arms)  # it is one of these
-            what = "other processes used the GPU"
+            what = f"other processes used the {'processors' if pair.arm(boot).plan.on_cpu else 'GPU'}"
             yield _of_boot(boot, what, ", ".join(foreign)[:_LONGEST], refuses=not beside)
         on_battery += [f"boot {boot.number + 1}"] * any(reading.power == "battery" for reading in readings)
     if on_battery:
