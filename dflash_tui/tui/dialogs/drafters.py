@@ -143,7 +143,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
                 for drafter in others
             ]
             self._show(rows)
-            none = "nothing is known to draft for it; n-grams need no drafter (m)"
+            none = "no drafter is known for it; n-grams need none (m)"
             self.show_heading(f"Drafters of {model}" if rows else none)
 
     def _show(self, rows: list[_Row]) -> None:
