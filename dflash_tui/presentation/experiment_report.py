@@ -36,11 +36,13 @@ from dflash_tui.experiments.analysis.report import (
     ExperimentReport,
     MapCell,
     SpeculationMap,
+    Sweep,
+    SweepStanding,
     Verdict,
     list_verdicts,
 )
 from dflash_tui.experiments.analysis.speculation_map import is_uniform, knows_schedule
-from dflash_tui.experiments.analysis.stats import LEVEL
+from dflash_tui.experiments.analysis.stats import LEVEL, Ratio
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning import startup_optimizations
@@ -89,6 +91,12 @@ _COLUMN, _WIDEST_ARM = 18, 24
 _LEAST_REQUESTS = 20  # fewer requests get a median but no percentiles
 _FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
 _CELL_STYLES = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.REFUSED: "dim", Verdict.NO_DIFFERENCE: ""}
+_SWEEP_MARKS = {
+    SweepStanding.RECOMMENDED: "★",
+    SweepStanding.PLATEAU: "=",
+    SweepStanding.OPEN: "?",
+    SweepStanding.WORSE: " ",
+}
 _INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
 _ABOUT_FIGURES = (
     "tok/s: the decode speed of a request, without its time to the first token (TTFT); steps/s: its verification "
@@ -182,6 +190,10 @@ def build_sections(
     if report.map:
         title = f"tok/s of a request as a multiple of {label_arm(design, 0)}"
         sections.append(Section(title, (_build_map_intervals(design, report.map.cells),)))
+    elif report.sweep and report.sweep.best is not None:
+        best = label_arm(design, report.sweep.best)
+        title = f"tok/s as a multiple of {best}: ★ recommended, = as fast as the best, ? not decided"
+        sections.append(Section(title, (_build_sweep_intervals(design, report.sweep),)))
     elif intervals.intervals:
         a, b = (name_arm(design, arm, 16) for arm in (comparisons[0].a, comparisons[0].b))
         sections.append(Section(f"{comparisons[0].measure} of {b} as a multiple of {a}", (intervals,)))
@@ -198,7 +210,8 @@ def _list_answers(
     parts += list_outcome(report.design, report.boots, report.tune) if report.tune else []
     for comparison in comparisons:
         headline, *figures = list_answer(report, comparison, step)
-        parts += [] if report.tune else [headline]
+        is_told = bool(report.tune) or (is_short and len(comparisons) > 1 and comparison.word is not Verdict.REFUSED)
+        parts += [] if is_told else [headline]
         parts += [] if is_short else figures
         parts += [note for note in list_notes(report, comparison) if note.mark or not is_short]
         if lines := _list_first_difference(report, comparison):
@@ -480,6 +493,19 @@ def build_intervals(comparison: Comparison) -> Intervals:
         row._replace(style=f"arm {comparison.b}") if not row.style and row.ratio.excludes_one else row for row in rows
     ]
     return Intervals(tuple(colored))
+
+
+def _build_sweep_intervals(design: Design, sweep: Sweep) -> Intervals:
+    best = next(point.tok_s for point in sweep.points if point.arm == sweep.best)
+    rows = [
+        Interval(
+            f"{_SWEEP_MARKS[sweep.standing(point.arm)]} {label_arm(design, point.arm)}",
+            Ratio(*(value / best for value in (point.tok_s, point.low or point.tok_s, point.high or point.tok_s))),
+            "bold" if point.arm == sweep.recommended else "",
+        )
+        for point in sweep.points
+    ]
+    return Intervals(tuple(rows))
 
 
 def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Table | None:
