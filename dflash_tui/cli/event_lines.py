@@ -9,7 +9,14 @@ from typing import ClassVar
 
 from dflash_tui.cli.console import print_data, print_status
 from dflash_tui.cli.json_lines import CheckLine
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    format_synthetic,
+)
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
@@ -181,7 +188,7 @@ class EventLines:
             return
         match event:
             case Launched(synthetic=synthetic) if synthetic:
-                print_status(f"({synthetic}: figures say nothing about a real model)")
+                print_status(f"({format_synthetic(synthetic)})")
             case PhaseStarted():
                 self._print_phase(event)
             case HealthChanged(health=health, detail=detail):

@@ -14,6 +14,7 @@ from dflash_tui.common.formatting import (
     format_duration,
     format_gib,
     format_number,
+    format_synthetic,
     format_time,
     pluralize,
     truncate,
@@ -165,7 +166,7 @@ def build_report(report: ExperimentReport, *, details: bool = False) -> list[Sec
     """Return the sections for a terminal; `details` adds the statistics behind the answer."""
     answer, *sections = build_sections(report, list_verdicts(report), details=details)
     if report.design.synthetic:
-        answer = Section("", (*answer.parts, Note(synthetic_label(report.design), "!")))
+        answer = Section("", (*answer.parts, Note(format_synthetic(report.design.synthetic), "!")))
     return [answer, *sections]
 
 
@@ -424,11 +425,6 @@ def describe_certainty(design: Design) -> str:
         return f"{pluralize(len(design.order), 'turn')}, those at a running server as one boot"
     counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
     return f"{boots}, {' to '.join(map(str, counts))} per arm"
-
-
-def synthetic_label(design: Design) -> str:
-    """Return a warning if the figures are not a real model's, else ""."""
-    return f"not a real model's figures: {design.synthetic}" if design.synthetic else ""
 
 
 def count_requests(boots: Iterable[Boot]) -> int:

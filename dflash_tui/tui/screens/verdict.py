@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.formatting import format_synthetic
 from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import (
@@ -24,7 +25,7 @@ from dflash_tui.experiments.analysis.report import (
 )
 from dflash_tui.experiments.design import Design
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_report import build_sections, render_markdown, synthetic_label
+from dflash_tui.presentation.experiment_report import build_sections, render_markdown
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import render_report_head, render_sections
@@ -118,7 +119,7 @@ class VerdictScreen(SizedScreen[None]):
             return
         report, comparison, design = self.report, self.comparison, self.report.design
         self.query_one("#status", Display).show(render_report_head(report, self.size.width, self.place))
-        label = synthetic_label(design)
+        label = format_synthetic(design.synthetic)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         step = verdict_text.format_next_step(report, comparison, add="+", share="s") if comparison else ""
