@@ -24,7 +24,7 @@ from dflash_tui.experiments.analysis.report import (
     Verdict,
 )
 from dflash_tui.experiments.design import Design
-from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation import submission, verdict_text
 from dflash_tui.presentation.experiment_report import build_sections, render_markdown
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
@@ -188,7 +188,8 @@ class VerdictScreen(SizedScreen[None]):
 
     def action_share(self) -> None:
         if self.report:
-            share_report(self, render_markdown(self.report), store.experiment_folder(self.report.design.id))
+            folder, more = store.experiment_folder(self.report.design.id), submission.list_possible_files(self.report)
+            share_report(self, render_markdown(self.report), folder, more=more)
 
     def action_keep(self) -> None:
         if self.report and self.comparison and (winner := self._find_winner()) is not None:
