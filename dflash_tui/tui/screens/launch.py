@@ -221,6 +221,9 @@ class LaunchScreen(SizedScreen[None]):
     async def prepare(self) -> None:
         """Read what the first frame shows, so that it is drawn once; a slow driver's GPUs are drawn later."""
         probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
+        classes = self.app.HORIZONTAL_BREAKPOINTS, self.app.VERTICAL_BREAKPOINTS  # set later, all would be styled twice
+        for length, edges in zip(self.app.size, classes, strict=True):
+            self.add_class(max(edge for edge in edges if edge[0] <= length)[1], update=False)
         self.entries = await asyncio.to_thread(self.load)
         self.running = await asyncio.to_thread(registry.list_living_runs)
         with suppress(TimeoutError):
