@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in words
     try:
         args = _parse_words(words)
-        as_json = args is not None and args.json
+        as_json = args is not None and (args.json or args.command == "agent")
         return _dispatch(args) if args else _open_panel(as_json=False)
     except DflashError as error:
         return _report_error(error, as_json=as_json)

@@ -423,9 +423,11 @@ _VERIFY_VALUES: dict[str, Any] = {
 _FORMATS = ("md", "json", "svg", "vllm-bench")
 _FORMAT = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
 _NAMES = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+_SUBMIT = "write the files that spark-arena or club-3090 takes, into the folder of -o or the current one"
 _REPORT = (
     argument("names", "RUN|AB", _NAMES, nargs="*"),
     option("--format FORMAT", _FORMAT, choices=_FORMATS, default="md"),
+    option("--submit FORM", _SUBMIT, choices=("spark-arena", "club-3090")),
     option("-o --output FILE", "the file to write instead of stdout"),
     JSON,
 )
@@ -572,5 +574,7 @@ COMMANDS = {
     "completion": ProgramCommand(
         "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
     ),
-    "agent": ProgramCommand("", "what another dflash-tui runs here over ssh", "hosts"),
+    "agent": ProgramCommand(
+        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
+    ),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from dflash_tui.engines import download, model_config
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.launch import recipe_files, recipe_trust
-from dflash_tui.launch.recipe_trust import Ingredient
+from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.monitoring.server_identity import find_server
@@ -176,30 +176,25 @@ def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
     """Ensure that the plans may be launched; ask for trust in parts that are not shipped."""
-    untrusted = recipe_trust.find_untrusted(recipe, plans)
-    if ingredients := untrusted.ingredients:
-        if not args.trust:
-            _ask_trust(recipe.name, ingredients, recipe_trust.build_untrusted_error(recipe, ingredients), args)
-        recipe_trust.trust_shown(untrusted)
+    _ask_trust(recipe.name, recipe_trust.find_untrusted(recipe, plans), args)
 
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
     """Ensure that the patches may be applied to `engine`; ask for trust in those that are not shipped."""
-    untrusted = recipe_trust.find_untrusted_patches(patches)
-    if ingredients := untrusted.ingredients:
-        if not args.trust:
-            error = recipe_trust.build_untrusted_patch_error(untrusted)
-            _ask_trust(f"vLLM in {engine.folder}", ingredients, error, args)
-        recipe_trust.trust_shown(untrusted)
+    _ask_trust(f"vLLM in {engine.folder}", recipe_trust.find_untrusted_patches(patches), args)
 
 
-def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
-    if args.json or not can_ask():
-        raise error
-    print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
-    print_status("\n".join(f"  {ingredient}" for ingredient in ingredients))
-    if not ask_yes("Run it? You are asked again only when it changes."):
-        raise UsageError(f"{name} is not trusted; nothing was started")
+def _ask_trust(name: str, untrusted: Untrusted, args: argparse.Namespace) -> None:
+    if not untrusted.contents:
+        return
+    if not args.trust:
+        if args.json or not can_ask():
+            raise untrusted.build_error()
+        print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
+        print_status("\n".join(f"  {ingredient}" for ingredient in untrusted.ingredients))
+        if not ask_yes("Run it? You are asked again only when it changes."):
+            raise UsageError(f"{name} is not trusted; nothing was started")
+    recipe_trust.trust_shown(untrusted)
 
 
 def choose_server(args: argparse.Namespace) -> Server:

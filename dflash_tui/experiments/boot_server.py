@@ -25,7 +25,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import gpus, nvml, process_environment, system
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.peers.cluster_launch import ServerHosts
-from dflash_tui.peers.connection import PeerConnection, open_connection
+from dflash_tui.peers.connection import Peer
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
@@ -61,20 +61,20 @@ class BootServer:
         self.hosts: tuple[HostFacts, ...] = ()
         """Facts about the other hosts."""
         self._run: Run | None = None
-        self._memory: dict[str, int] = {}
+        self._peers: Sequence[Peer] = ()
 
     async def launch(
         self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None], cache: ArmCache | None
     ) -> Run:
         """Check and prepare all hosts, launch the server, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
-        async with cluster_launch.open_hosts(plan.relaunch_request.peers) as hosts:
-            _require_same_link(plan, hosts.peers)
-            self._memory = {peer.host: peer.greeting.memory_available for peer in hosts.peers}
-            (await hosts.check(planned))[0].raise_failed(offer_force=False)
-            self.hosts = _describe_hosts(planned, hosts)
-            run = self._run = await hosts.launch(planned, report)
-        return run
+        hosts = await cluster_launch.reach_hosts(plan.relaunch_request.peers)
+        _require_same_link(plan, hosts.peers)
+        self._peers = hosts.peers
+        (await hosts.check(planned))[0].raise_failed(offer_force=False)
+        self.hosts = _describe_hosts(planned, hosts)
+        self._run = await hosts.launch(planned, report)
+        return self._run
 
     async def stop(self) -> list[str]:
         """Stop the server on all hosts, even if cancelled; return descriptions of remaining ranks."""
@@ -89,12 +89,10 @@ class BootServer:
 
     async def wait_for_far_memory(self) -> list[str]:
         """Wait for the other hosts' memory to be free again; return hosts where it is not."""
-        hosts = [host for host in self._memory if host != LOCAL]
-        is_free = await asyncio.gather(*(_has_memory(host, self._memory[host]) for host in hosts))
-        return [host for host, free in zip(hosts, is_free, strict=True) if not free]
+        return await cluster_launch.wait_for_memory(self._peers, _NEAR)
 
 
-def _require_same_link(plan: Plan, peers: Sequence[PeerConnection]) -> None:
+def _require_same_link(plan: Plan, peers: Sequence[Peer]) -> None:
     if not peers or plan.cluster is None:
         return
     now = cluster_launch.build_cluster(plan.relaunch_request, peers)
@@ -137,19 +135,6 @@ async def stop_on_all_hosts(run: Run) -> list[str]:
     await lifecycle.stop_server(run)
     statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
     return [str(status) for status in statuses if status.state in server_process.THERE]
-
-
-async def _has_memory(host: str, before: int) -> bool:
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    with contextlib.suppress(DflashError):
-        async with open_connection(host) as peer:
-            greeting = peer.greeting
-            while time.monotonic() < deadline:
-                if greeting.memory_available >= before - _NEAR * greeting.memory_total:
-                    return True
-                await asyncio.sleep(1.0)
-                greeting = await peer.say_hello()
-    return False
 
 
 def tag_plan(arm: Arm, experiment: str, cache: Path | None) -> Plan:

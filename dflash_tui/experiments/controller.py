@@ -198,8 +198,8 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
         return False
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
-        async with cluster_launch.open_hosts(arm.request.peers) as hosts:
-            report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
+        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
         try:
             report.raise_failed(offer_force=False)
         except PreflightFailed as error:
@@ -227,5 +227,5 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
             front.show(event)
 
     for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
-        async with cluster_launch.open_hosts(arm.request.peers) as hosts:
-            await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)
+        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)

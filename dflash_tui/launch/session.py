@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -244,10 +244,10 @@ class Hosts(Protocol):
         """Prepare and launch the server; `report` is called with each event of the preparation."""
 
 
-OpenHosts = Callable[[Sequence[str]], AbstractAsyncContextManager[Hosts]]
+ReachHosts = Callable[[Sequence[str]], Awaitable[Hosts]]
 
 
-async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts, policy: RestartPolicy) -> None:
+async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHosts, policy: RestartPolicy) -> None:
     """Launch a server, watch it until it ends or `front` stops watching, and launch it again as `policy` says.
 
     Returns without a launch if a question is answered with no.
@@ -263,7 +263,7 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: Ope
         return
     attempts = _Restarts(policy, front)
     while True:
-        run = await check_and_launch(planned, front, open_hosts)
+        run = await check_and_launch(planned, front, reach)
         state = RunState()
         try:
             why = await _watch_start(run, state, front)
@@ -279,7 +279,7 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, open_hosts: Ope
         planned = planned._replace(replaces=run.id)
 
 
-async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_hosts: OpenHosts) -> Run:
+async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, reach: ReachHosts) -> Run:
     """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
 
     Raises:
@@ -292,7 +292,8 @@ async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, open_host
         loop.call_soon_threadsafe(front.show, LaunchNote(text))
 
     front.show(LaunchBegun(planned))
-    async with open_hosts(peers) as hosts, reserve_launch(await hosts.place(planned), note) as reserved:
+    hosts = await reach(peers)
+    async with reserve_launch(await hosts.place(planned), note) as reserved:
         if not peers:
             front.show(LaunchPlanned(reserved))
         report, surveyed = await hosts.check(reserved)

@@ -1,21 +1,22 @@
-"""The remote side: `dflash-tui agent` reads commands from stdin and writes messages to stdout, until stdin ends.
+"""The far side of a server over several hosts: `dflash-tui agent VERB`, run by another dflash-tui over ssh.
 
-There is no daemon and no port: every user who can log in may run it. Launched ranks continue without it,
-until their lease expires.
+stdin has the parameters of the verb's function as a line of JSON, stdout gets events and the answer as lines of JSON.
+The work is cancelled when stdin ends. Launched ranks continue, until their lease expires.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
-import select
 import shutil
-import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -25,223 +26,187 @@ from msgspec.structs import replace
 
 from dflash_tui import __version__
 from dflash_tui.common import paths
-from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.untrusted_json import register_type
+from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import model_hub
-from dflash_tui.events import Preparing
+from dflash_tui.events import RankSampled, RankState
 from dflash_tui.launch import planner, preparation
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.monitoring import sampler
-from dflash_tui.peers import cluster_launch, copies, keeper
-from dflash_tui.peers.connection import (
-    LEASE_SECONDS,
-    LONGEST_LINE,
-    PROTOCOL,
-    Done,
-    Greeting,
-    HostSide,
-    LogChunk,
-    RankBeat,
-    RankChecked,
-    RankLaunched,
-    RankOrder,
-    RankProgress,
-    Refused,
-    encode_line,
-)
+from dflash_tui.peers import cluster_launch, copies, keeper, transport
+from dflash_tui.peers.connection import Greeting, HostSide, LogChunk, Message, RankChecked, RankOrder, VerbAnswer
 from dflash_tui.peers.copies import CopyManifest, RoomFound
-from dflash_tui.peers.far_installer import LINK
 from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
+from dflash_tui.vllm_output.log_facts import NetworkReader
 
-# After this silence the connection is lost, and nothing reads the output.
-PATIENCE = 30.0
-_BEAT = 1.0
+# After this silence of a watching caller the connection is lost.
+_PATIENCE = 30.0
+_MEMORY_SECONDS = 60.0
+_INTERVAL = 1.0
 _GPU_SECONDS = 0.5
 _LOG_INTERVAL = 0.2
 _WORKER = "VLLM::Worker"
+# The window of a processor load.
+_LOAD_SECONDS = 2.0
 LARGEST_CHUNK = 1 << 15
-Handler = Callable[..., Coroutine[None, None, msgspec.Struct | None]]
+Verb = Callable[..., Coroutine[None, None, object]]
 # The name of a folder to remove: neither empty nor a path.
 Mark = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.:-]*\Z")]
 
 
-class Agent:
-    """Answer commands, one line at a time; `write` is called with each message and may block."""
+class Caller:
+    """The dflash-tui that runs this one."""
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
-        self._tasks = set[asyncio.Task[None]]()
-        self._watch_task: asyncio.Task[None] | None = None
-        self._watched: Run | None = None
+    def __init__(self) -> None:
+        self.heard = time.monotonic()
+        """When it sent its last line."""
+        # Unbuffered: a thread that waits in a buffered stdin would abort the interpreter's end.
+        self.stdin = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
 
-    async def take_line(self, line: bytes) -> None:
-        """Run the command of a line; slow commands run while further lines arrive."""
-        try:
-            command = msgspec.json.decode(line, type=_Command)
-        except (msgspec.MsgspecError, ValueError):
-            command = _Command()
-        try:
-            handler, decoder = _COMMANDS[command.do]
-            fields = msgspec.structs.asdict(decoder.decode(line))
-        except (KeyError, msgspec.MsgspecError, ValueError):
-            self._refuse(command.id, UsageError("no such command", hint=f"dflash-tui {__version__}"))
-            return
-        task = asyncio.create_task(self._answer(command.id, handler, fields))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def say(self, message: Message) -> None:
+        """Send a message."""
+        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+        sys.stdout.buffer.flush()
 
-    async def close(self) -> None:
-        """Cancel running commands; launched ranks continue."""
-        for task in (*self._tasks, *((self._watch_task,) if self._watch_task else ())):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _answer(self, number: int, handler: Handler, fields: dict[str, Any]) -> None:
-        try:
-            if answer := await handler(self, **fields):
-                self._say("hello" if isinstance(answer, Greeting) else "answer", answer, number)
-        except DflashError as error:
-            self._refuse(number, error)
-        except (OSError, RuntimeError, psutil.Error) as error:
-            self._refuse(number, DflashError(f"{type(error).__name__}", evidence=str(error)))
-
-    async def greet(self) -> Greeting:
-        """Return this side's greeting."""
-        memory = system.read_system_memory()
-        return Greeting(
-            PROTOCOL,
-            __version__,
-            platform.node(),
-            platform.machine(),
-            processes.read_boot_id(),
-            memory.available,
-            memory.total,
-            await asyncio.to_thread(network.read_network),
-            is_own=_is_own_program(Path(sys.prefix)),
-        )
-
-    async def check_rank(self, order: RankOrder) -> RankChecked:
-        """Plan the rank on this machine, and run the checks of a launch; nothing is started."""
-        planned = await asyncio.to_thread(_plan_rank, order)
-        _require_free(planned)
-        report = await runner.run_preflight(planned)
-        side = await asyncio.to_thread(cluster_launch.describe_side, planned)
-        return RankChecked(planned.plan, report.checks, side, planned.memory)
-
-    async def prepare_rank(self, order: RankOrder) -> HostSide:
-        """Install the rank's engine, get its models, and do all else that precedes its launch."""
-        planned, own_caches = await asyncio.to_thread(_plan_rank, order), _find_arm_caches(order)
-        if own_caches and order.cache and order.cache.is_fresh:
-            await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
-        await preparation.prepare_without_launch(planned, self._report)
-        return await asyncio.to_thread(cluster_launch.describe_side, planned)
-
-    async def launch_rank(self, order: RankOrder) -> RankLaunched:
-        """Launch the rank, and the guard that stops it when its lease expires."""
-        planned = await asyncio.to_thread(_plan_rank, order)
-        _require_free(planned)
-        run = await preparation.prepare_and_launch(planned, self._report)
-        keeper.write_lease(run, LEASE_SECONDS)
-        keeper.start_guard(run)
-        return RankLaunched(run.id)
-
-    async def watch_run(self, run: str, start: int) -> Done:
-        """Send the log of a run from byte `start` on, and a beat each second."""
-        self._watched = _find_run(run)
-        if self._watch_task:
-            self._watch_task.cancel()
-        self._watch_task = asyncio.create_task(self._tell(self._watched, start))
-        keeper.renew_lease(self._watched)
-        return Done()
-
-    async def take_beat(self, renews: bool) -> None:
-        """Renew the lease of the watched run, if rank 0 is alive."""
-        if self._watched and renews:
-            keeper.renew_lease(self._watched)
-
-    async def stop_run(self, run: str) -> Done:
-        """Stop a run and all its processes."""
-        await lifecycle.stop_server(_find_run(run))
-        return Done()
-
-    async def stop_marked(self, mark: Mark) -> Done:
-        """Stop an experiment's leftover ranks on this host, as after its driver was killed."""
-        for run in await asyncio.to_thread(registry.list_runs):
-            if run.plan.rank and run.plan.env.get(EXPERIMENT_MARK) == mark and server_process.list_processes(run):
-                await lifecycle.stop_server(run)
-        return Done()
-
-    async def remove_caches(self, mark: Mark) -> Done:
-        """Remove an experiment's compile caches on this host."""
-        await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
-        return Done()
-
-    async def find_room(self, manifest: CopyManifest, begins: bool) -> RoomFound:
-        """Return how much of a model this host has, and its free space."""
-        return await asyncio.to_thread(copies.describe_room, manifest, begins=begins)
-
-    async def finish_copy(self, manifest: CopyManifest) -> Done:
-        """Move a model's copied files to where a launch looks for them."""
-        await asyncio.to_thread(copies.finish_copy, manifest)
-        return Done()
-
-    async def _tell(self, run: Run, position: int) -> None:
-        last = -_BEAT
-        while True:
-            while data := await asyncio.to_thread(_read_log, run, position):
-                position += len(data)
-                self._say("log", LogChunk(data))
-            if time.monotonic() - last >= _BEAT:
-                last = time.monotonic()
-                self._say("beat", await asyncio.to_thread(_measure_beat, run))
-            await asyncio.sleep(_LOG_INTERVAL)
-
-    def _report(self, event: Preparing) -> None:
-        self._say("preparing", RankProgress(event))
-
-    def _refuse(self, number: int, error: DflashError) -> None:
-        self._say("refused", Refused(error.what, error.evidence, error.hint, error.exit_code), number)
-
-    def _say(self, say: str, said: msgspec.Struct, number: int = 0) -> None:
-        self._write(encode_line(say, number, said))
+    def listen(self, stop: Callable[[], object]) -> None:
+        """Read its lines, and call `stop` when it is gone."""
+        for _ in self.stdin:
+            self.heard = time.monotonic()
+        with contextlib.suppress(RuntimeError):  # the work may be done
+            stop()
 
 
-class _Command(msgspec.Struct, frozen=True):
-    """The envelope of each received line: the command and its number."""
-
-    do: str = ""
-    id: int = 0
-
-
-register_type(_Command)
-
-
-def _read_fields(handler: Handler) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a command, whose fields are the parameters of its method."""
-    types = get_type_hints(handler, include_extras=True)
-    return msgspec.json.Decoder(
-        msgspec.defstruct(handler.__name__, [item for item in types.items() if item[0] != "return"])
+async def hello(_: Caller, least: int) -> Greeting:
+    """Return the greeting of this host, once `least` bytes of memory are available, or after a minute."""
+    deadline = time.monotonic() + _MEMORY_SECONDS
+    while (memory := system.read_system_memory()).available < least and time.monotonic() < deadline:
+        await asyncio.sleep(_INTERVAL)
+    return Greeting(
+        __version__,
+        platform.node(),
+        platform.machine(),
+        processes.read_boot_id(),
+        memory.available,
+        memory.total,
+        await asyncio.to_thread(network.read_network),
+        is_own=_is_own_program(Path(sys.prefix)),
     )
 
 
-_HANDLERS: dict[str, Handler] = {
-    "hello": Agent.greet,
-    "check": Agent.check_rank,
-    "prepare": Agent.prepare_rank,
-    "launch": Agent.launch_rank,
-    "watch": Agent.watch_run,
-    "beat": Agent.take_beat,
-    "stop": Agent.stop_run,
-    "stop marked": Agent.stop_marked,
-    "remove caches": Agent.remove_caches,
-    "room": Agent.find_room,
-    "finish copy": Agent.finish_copy,
+async def check(_: Caller, order: RankOrder) -> RankChecked:
+    """Plan the rank on this machine, and run the checks of a launch; nothing is started."""
+    planned = await asyncio.to_thread(_plan_rank, order)
+    _require_free(planned)
+    report = await runner.run_preflight(planned)
+    side = await asyncio.to_thread(cluster_launch.describe_side, planned)
+    return RankChecked(planned.plan, report.checks, side, planned.memory)
+
+
+async def prepare(caller: Caller, order: RankOrder) -> HostSide:
+    """Install the rank's engine, get its models, and do all else that precedes its launch."""
+    planned, own_caches = await asyncio.to_thread(_plan_rank, order), _find_arm_caches(order)
+    if own_caches and order.cache and order.cache.is_fresh:
+        await asyncio.to_thread(shutil.rmtree, own_caches, ignore_errors=True)
+    await preparation.prepare_without_launch(planned, caller.say)
+    return await asyncio.to_thread(cluster_launch.describe_side, planned)
+
+
+async def launch(caller: Caller, order: RankOrder) -> str:
+    """Launch the rank, and the guard that stops it when its lease expires; return its run."""
+    planned = await asyncio.to_thread(_plan_rank, order)
+    _require_free(planned)
+    run = await preparation.prepare_and_launch(planned, caller.say)
+    keeper.start_guard(run)
+    return run.id
+
+
+async def watch(caller: Caller, run: str, start: int) -> None:
+    """Send the log of a run from byte `start` on, and its state each second, until the caller is silent.
+
+    Each line of the caller renews the run's lease.
+    """
+    watched, sampled, renewed = RankWatch(_find_run(run)), 0.0, 0.0
+    while time.monotonic() - caller.heard < _PATIENCE:
+        if caller.heard > renewed:
+            renewed = caller.heard
+            keeper.renew_lease(watched.run)
+        while data := await asyncio.to_thread(watched.read_log, start):
+            start += len(data)
+            caller.say(LogChunk(data))
+        if time.monotonic() - sampled >= _INTERVAL:
+            sampled = time.monotonic()
+            caller.say(await asyncio.to_thread(watched.sample))
+        await asyncio.sleep(_LOG_INTERVAL)
+
+
+async def stop(_: Caller, run: str) -> None:
+    """Stop a run and all its processes."""
+    await lifecycle.stop_server(_find_run(run))
+
+
+async def stop_marked(_: Caller, mark: Mark) -> None:
+    """Stop an experiment's leftover ranks on this host, as after its driver was killed."""
+    for run in await asyncio.to_thread(registry.list_runs):
+        if run.plan.rank and run.experiment == mark and server_process.list_processes(run):
+            await lifecycle.stop_server(run)
+
+
+async def remove_caches(_: Caller, mark: Mark) -> None:
+    """Remove an experiment's compile caches on this host."""
+    await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
+
+
+async def find_room(_: Caller, manifests: list[CopyManifest], begins: bool) -> list[RoomFound]:
+    """Return how much of each model this host has, and its free space."""
+    return [await asyncio.to_thread(copies.describe_room, manifest, begins=begins) for manifest in manifests]
+
+
+async def finish_copy(_: Caller, manifest: CopyManifest) -> None:
+    """Move a model's copied files to where a launch looks for them."""
+    await asyncio.to_thread(copies.finish_copy, manifest)
+
+
+_VERBS: dict[str, Verb] = {
+    verb.__name__: verb
+    for verb in (hello, check, prepare, launch, watch, stop, stop_marked, remove_caches, find_room, finish_copy)
 }
-_COMMANDS = {do: (handler, _read_fields(handler)) for do, handler in _HANDLERS.items()}
+
+
+def read_parameters(verb: Verb, line: bytes) -> dict[str, Any]:
+    """Return the parameters of a verb from a line of JSON; raise msgspec.MsgspecError if they do not fit."""
+    types = get_type_hints(verb, include_extras=True)
+    fields = [(name, kind) for name, kind in types.items() if name not in {"caller", "_", "return"}]
+    return msgspec.structs.asdict(msgspec.json.decode(line, type=msgspec.defstruct("Parameters", fields)))
+
+
+def answer_caller(name: str) -> None:
+    """Run a verb for the caller at stdin and stdout.
+
+    Raises:
+        UsageError: stdin is neither pipe nor socket, as when a person runs it, or there is no such verb.
+        DflashError: the verb failed.
+    """
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+        raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")
+    caller = Caller()
+    try:
+        verb = _VERBS[name]
+        parameters = read_parameters(verb, caller.stdin.readline())
+    except (KeyError, msgspec.MsgspecError, ValueError):
+        raise UsageError("no such command", hint=f"install {__version__} on both") from None
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_answer(caller, verb(caller, **parameters)))
+
+
+async def _answer(caller: Caller, work: Coroutine[None, None, object]) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    listen = partial(caller.listen, lambda: loop.call_soon_threadsafe(task.cancel))
+    threading.Thread(target=listen, daemon=True).start()
+    caller.say(VerbAnswer(msgspec.Raw(msgspec.json.encode(await task))))
 
 
 def _plan_rank(order: RankOrder) -> PlannedLaunch:
@@ -281,84 +246,82 @@ def _find_run(name: str) -> Run:
 
 def _is_own_program(environment: Path) -> bool:
     home = paths.resolve_links(paths.data_folder())
-    return environment.name.startswith(f"{LINK}-") and paths.resolve_links(environment.parent) == home
+    return environment.name.startswith(f"{transport.LINK}-") and paths.resolve_links(environment.parent) == home
 
 
-def _read_log(run: Run, position: int) -> bytes:
-    try:
-        with run.log.open("rb") as file:
-            file.seek(position)
-            return file.read(LARGEST_CHUNK)
-    except OSError:
-        return b""
+class RankWatch:
+    """A rank that another host watches: its log and its state."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._network = NetworkReader()
+        self._most_workers = self._last_workers = 0
+        self._busy: float | None = None
+        self._before: tuple[float, float] | None = None
+
+    def read_log(self, position: int) -> bytes:
+        """Return the next bytes of the log."""
+        try:
+            with self.run.log.open("rb") as file:
+                file.seek(position)
+                data = file.read(LARGEST_CHUNK)
+        except OSError:
+            return b""
+        self._network.feed(data)
+        return data
+
+    def sample(self) -> RankSampled:
+        """Return the rank's state now; the caller knows its host, and since when it is in this state."""
+        members, memory = server_process.list_processes(self.run), system.read_system_memory()
+        cards = () if self.run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
+        if not cards:
+            self.measure_load(time.monotonic(), sampler.measure_processor_use(members).seconds)
+        state, why = self.judge(
+            count_workers(members), sum(map(processes.is_suspended, members)), server_process.is_alive(self.run)
+        )
+        return RankSampled(
+            at=time.time(),
+            rank=self.run.plan.rank,
+            host="",
+            state=state,
+            since=0.0,
+            why=why,
+            resident=processes.measure_resident_memory(members),
+            available=memory.available,
+            total=memory.total,
+            gpus=sampler.read_gpu_loads(cards, {process.pid for process in members}, self.run.plan.gpus),
+            busy=self._busy,
+            network=self._network.network,
+        )
+
+    def judge(self, workers: int, suspended: int, is_alive: bool) -> tuple[RankState, str]:
+        """Return the rank's state and why; after a worker dies, its launcher takes up to 18 s to end."""
+        self._most_workers, last = max(self._most_workers, workers), self._last_workers
+        self._last_workers = workers
+        # A worker that changes its name is missing for one sample; a dead one is missing in the next, too.
+        if not is_alive:
+            return RankState.ENDED, keeper.read_lease_end(self.run) or "it exited"
+        if max(workers, last) < self._most_workers:
+            return RankState.ENDED, "one of its workers exited"
+        if suspended:
+            return RankState.SUSPENDED, f"{suspended} of its processes were stopped by a signal"
+        return RankState.RUNNING, ""
+
+    def measure_load(self, at: float, worked: float) -> float | None:
+        """Return the number of busy processors over the last seconds, from the CPU seconds of its processes."""
+        before = self._before
+        if before is None or worked < before[1]:  # a process ended, and its CPU seconds are gone
+            self._before, self._busy = (at, worked), None
+        elif at - before[0] >= _LOAD_SECONDS:
+            self._before, self._busy = (at, worked), round((worked - before[1]) / (at - before[0]), 2)
+        return self._busy
 
 
-def _measure_beat(run: Run) -> RankBeat:
-    members = server_process.list_processes(run)
-    record, memory = keeper.read_lease(run), system.read_system_memory()
-    cards = () if run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
-    return RankBeat(
-        is_alive=server_process.is_alive(run),
-        processes=len(members),
-        workers=_count_workers(members),
-        suspended=sum(map(processes.is_suspended, members)),
-        resident=processes.measure_resident_memory(members),
-        memory_available=memory.available,
-        why=record.ended if record else "",
-        memory_total=memory.total,
-        gpus=sampler.read_gpu_loads(cards, {process.pid for process in members}, run.plan.gpus),
-        worked=None if cards else sampler.measure_processor_use(members).seconds,
-    )
-
-
-def _count_workers(members: Sequence[psutil.Process]) -> int:
+def count_workers(members: Sequence[psutil.Process]) -> int:
     """Count the vLLM workers in `members`; a worker's children keep its name until they run another program."""
-    parents = {process.pid: _read_parent(process) for process in members if _is_worker(process)}
-    return sum(parent not in parents for parent in parents.values())
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return bool(process.cmdline()) and process.cmdline()[0].startswith(_WORKER)
-    except psutil.Error:
-        return False
-
-
-def _read_parent(process: psutil.Process) -> int:
-    try:
-        return int(process.ppid())
-    except psutil.Error:
-        return 0
-
-
-def require_caller() -> None:
-    """Raise UsageError if stdin is neither pipe nor socket, as when a person runs it."""
-    kind = os.fstat(sys.stdin.fileno()).st_mode
-    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
-        raise UsageError("the agent is run by another dflash-tui, over ssh", hint="dflash-tui up RECIPE --peer HOST")
-
-
-async def serve_stdin() -> None:
-    """Serve commands from stdin on stdout until stdin ends or stays silent for `PATIENCE`."""
-    loop, output = asyncio.get_running_loop(), os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other prints are not messages
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    reader = asyncio.StreamReader(limit=LONGEST_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-
-    def write(line: bytes) -> None:
-        while line:
-            try:
-                line = line[os.write(output, line) :]
-            except BlockingIOError:  # sshd's stdin and stdout may be one socket, which asyncio does not wait for
-                select.select([], [output], [], PATIENCE)
-
-    agent = Agent(write)
-    try:
-        while line := await asyncio.wait_for(reader.readline(), PATIENCE):
-            if line.strip():
-                await agent.take_line(line)
-    except (TimeoutError, BrokenPipeError):
-        pass
-    finally:
-        await agent.close()
+    workers = {}
+    for process in members:
+        with contextlib.suppress(psutil.Error, IndexError):
+            if process.cmdline()[0].startswith(_WORKER):
+                workers[process.pid] = process.ppid()
+    return sum(parent not in workers for parent in workers.values())

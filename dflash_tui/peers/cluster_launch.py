@@ -10,15 +10,13 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, PreflightFailed, UsageError
 from dflash_tui.common.formatting import format_gib, truncate
 from dflash_tui.engines import inventory, model_hub
@@ -32,14 +30,13 @@ from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Link, LinkEnd, Network, choose_link
 from dflash_tui.peers import copies, keeper
 from dflash_tui.peers.connection import (
-    Done,
     Greeting,
     HostSide,
-    PeerConnection,
+    Peer,
     RankChecked,
-    RankLaunched,
     RankOrder,
-    open_connection,
+    ask,
+    greet_host,
     require_same_release,
 )
 from dflash_tui.peers.copies import ROLES, CopySource, copy_missing, find_sources, name_folders
@@ -51,6 +48,7 @@ from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import EXPERIMENT_MARK, FarRank, Run
 
 _CHECK_SECONDS = 180.0
+_MEMORY_SECONDS = 90.0
 _HERE = "this machine"
 
 
@@ -63,33 +61,28 @@ class Survey(NamedTuple):
     """The answer of each peer, from rank 1 on."""
 
 
-@asynccontextmanager
-async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[PeerConnection]]:
-    """Connect to the hosts while the block runs.
+async def greet_peers(hosts: Sequence[str]) -> list[Peer]:
+    """Return the hosts with their greetings.
 
     Raises:
         NeedsProgram: a host lacks dflash-tui, or has an installed one of another release.
         UsageError: a host is unreachable, or has another release.
     """
-    async with AsyncExitStack() as stack:
-        peers = [await stack.enter_async_context(open_connection(host)) for host in hosts]
-        for peer in peers:
-            require_same_release(peer)
-        yield peers
+    peers = await asyncio.gather(*map(greet_host, hosts))
+    for peer in peers:
+        require_same_release(peer)
+    return peers
 
 
-async def plan_over_hosts(
-    request: LaunchRequest, peers: Sequence[PeerConnection], *, port: int | None = None
-) -> PlannedLaunch:
+async def plan_over_hosts(request: LaunchRequest, peers: Sequence[Peer], *, port: int | None = None) -> PlannedLaunch:
     """Return the plan of this machine's rank on the link with the peers; `port` is used if the request names none."""
     cluster = build_cluster(request, peers)
     return await asyncio.to_thread(planner.plan_launch_here, request, port=port, cluster=cluster)
 
 
-def build_cluster(request: LaunchRequest, peers: Sequence[PeerConnection]) -> Cluster:
+def build_cluster(request: LaunchRequest, peers: Sequence[Peer]) -> Cluster:
     """Return this machine and the peers, on the link that they share."""
-    greetings = [peer.greeting for peer in peers]
-    link = _find_link(greetings, [peer.host for peer in peers], request.link or "")
+    link = _find_link(peers, request.link or "")
     ends = zip(["", *(peer.host for peer in peers)], link.ends, strict=True)
     return Cluster(
         tuple(ClusterHost(host, end.address, end.interface, end.devices, end.gid_index) for host, end in ends)
@@ -100,8 +93,7 @@ async def find_cluster(request: LaunchRequest) -> Cluster | None:
     """Return the hosts of a request on their link; None if it names no other host."""
     if not request.peers:
         return None
-    async with open_peers(request.peers) as peers:
-        return build_cluster(request, peers)
+    return build_cluster(request, await greet_peers(request.peers))
 
 
 async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
@@ -109,12 +101,12 @@ async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -
     if not request.peers:
         return await asyncio.to_thread(planner.plan_launch_here, request)
     await asyncio.to_thread(planner.plan_launch_here, request)  # find local mistakes before connecting to peers
-    async with open_peers(request.peers) as peers:
-        planned = await plan_over_hosts(request, peers)
-        return (await survey_ranks(planned, peers)).planned if with_commands else planned
+    peers = await greet_peers(request.peers)
+    planned = await plan_over_hosts(request, peers)
+    return (await survey_ranks(planned, peers)).planned if with_commands else planned
 
 
-async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> Survey:
+async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
     """Run a launch's checks on every peer, and compare each with this machine; nothing is started."""
     if not peers:
         return Survey(planned, ())
@@ -122,14 +114,15 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) 
     sources = await find_sources(planned.plan)
     orders = zip(peers, list_orders(planned), strict=True)
     answers = await asyncio.gather(
-        *(peer.ask("check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
+        *(ask(peer.host, "check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
     )
     checks: list[Check] = []
     ranks: list[RankCommand] = []
     checked: list[RankChecked] = []
     fits = [("", planned.memory)]
     for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
-        checks += [_check_host(peer.host, peer.greeting)]
+        found = peer.greeting
+        checks += [pass_check(peer.host, f"dflash-tui {found.version} on {found.host}, {found.machine}")]
         host_checks = await _check_models(planned, sources, peer, rank, answer)
         checks += host_checks
         checks += compare_hosts(near, answer.side, peer.host)
@@ -146,14 +139,14 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[PeerConnection]) 
 
 
 async def _check_models(
-    planned: PlannedLaunch, sources: Sequence[CopySource], peer: PeerConnection, rank: int, answer: RankChecked
+    planned: PlannedLaunch, sources: Sequence[CopySource], peer: Peer, rank: int, answer: RankChecked
 ) -> list[Check]:
     """Return a peer's checks; for models that are copied from here, the copy's check replaces the peer's."""
     checks = [replace(check, name=f"{peer.host}: {check.name}") for check in answer.checks]
     if planned.plan.cluster is None:
         return checks
-    missing = await copies.find_missing(sources, peer)
-    copied = copies.check_missing(missing, peer, planned.plan.cluster, rank)
+    missing = await copies.find_missing(sources, peer.host)
+    copied = copies.check_missing(missing, peer.host, planned.plan.cluster, rank)
     return [*(check for check in checks if check.name not in {copy.name for copy in copied}), *copied]
 
 
@@ -185,42 +178,30 @@ def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
     return [RankOrder(request, cluster, rank, folders, mark, planned.cache) for rank in ranks]
 
 
-def _find_link(greetings: Sequence[Greeting], hosts: Sequence[str], wanted: str) -> Link:
+def _find_link(peers: Sequence[Peer], wanted: str) -> Link:
     """Return the link between this machine and its peers; ranks on this machine use its loopback."""
-    if {*hosts} == {LOCAL}:
-        return Link((LinkEnd("127.0.0.1", "lo", 65536),) * (1 + len(hosts)), "all ranks are on this machine")
+    if {peer.host for peer in peers} == {LOCAL}:
+        return Link((LinkEnd("127.0.0.1", "lo", 65536),) * (1 + len(peers)), "all ranks are on this machine")
     here = network.read_network()
-    _refuse_same_machine(here, greetings, hosts)
-    return choose_link([here, *(greeting.network for greeting in greetings)], [_HERE, *hosts], wanted)
-
-
-def _refuse_same_machine(here: Network, greetings: Sequence[Greeting], hosts: Sequence[str]) -> None:
     machines = [(processes.read_boot_id(), _list_addresses(here), _HERE)]
-    for greeting, host in zip(greetings, hosts, strict=True):
+    for host, greeting in peers:
         own = (greeting.boot, _list_addresses(greeting.network), host)
-        for boot, addresses, other in machines:
-            if own[0] == boot and own[1] == addresses:
-                raise UsageError(f"--peer {host} is {other}", hint="name another machine with --peer")
+        if same := next((other for *machine, other in machines if machine == [*own[:2]]), ""):
+            raise UsageError(f"--peer {host} is {same}", hint="name another machine with --peer")
         machines.append(own)
+    networks = [here, *(peer.greeting.network for peer in peers)]
+    return choose_link(networks, [_HERE, *(peer.host for peer in peers)], wanted)
 
 
 def _list_addresses(network: Network) -> frozenset[str]:
     return frozenset(address for interface in network.interfaces for address in interface.addresses)
 
 
-def _check_host(host: str, greeting: Greeting) -> Check:
-    if greeting.version != __version__:
-        finding = f"dflash-tui {greeting.version} there, {__version__} here"
-        return warn_check(host, finding, f"install {__version__} on both")
-    return pass_check(host, f"dflash-tui {greeting.version} on {greeting.host}, {greeting.machine}")
-
-
-def _check_link(planned: PlannedLaunch, peers: Sequence[PeerConnection]) -> list[Check]:
-    hosts = [peer.host for peer in peers]
-    link = _find_link([peer.greeting for peer in peers], hosts, planned.plan.relaunch_request.link or "")
+def _check_link(planned: PlannedLaunch, peers: Sequence[Peer]) -> list[Check]:
+    link = _find_link(peers, planned.plan.relaunch_request.link or "")
     ends = ", ".join(f"{end.address} on {end.interface}" for end in link.ends)
     checks = [pass_check("link", ends)]
-    leaves_machine = not planned.plan.on_cpu and {*hosts} != {LOCAL}
+    leaves_machine = not planned.plan.on_cpu and {peer.host for peer in peers} != {LOCAL}
     if leaves_machine and link.why_sockets:
         fix = "see that the cable is in, and that its port has an address on both: docs/two-machines.md"
         checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
@@ -291,15 +272,14 @@ def _digest(data: bytes) -> str:
 
 _PREPARE_SECONDS = 6 * 3600.0
 _LAUNCH_SECONDS = 900.0
-_STOP_SECONDS = 40.0
 
 
 class ServerHosts:
     """The machines of a server: this one, and its peers if any."""
 
-    def __init__(self, peers: Sequence[PeerConnection]) -> None:
+    def __init__(self, peers: Sequence[Peer]) -> None:
         self.peers = peers
-        """The connections to the other hosts, from rank 1 on."""
+        """The other hosts, from rank 1 on."""
         self.answers: tuple[RankChecked, ...] = ()
         """The peers' answers to the last check."""
 
@@ -337,42 +317,42 @@ class ServerHosts:
                 await _launch_peers(planned, self.peers, report, far)
             run = await preparation.prepare_and_launch(planned._replace(far_ranks=tuple(far)), report)
         except BaseException:
-            await asyncio.shield(_stop_launched(self.peers, far))
+            await asyncio.shield(_stop_launched(far))
             raise
         if far:
             await _start_keeper(run)
         return run
 
 
-@asynccontextmanager
-async def open_hosts(names: Sequence[str]) -> AsyncIterator[ServerHosts]:
-    """Connect to the other hosts of a server while the block runs; without names, use this machine alone."""
-    async with open_peers(names) as peers:
-        yield ServerHosts(peers)
+async def reach_hosts(names: Sequence[str]) -> ServerHosts:
+    """Return the machines of a server with these other hosts; without names, this machine alone."""
+    return ServerHosts(await greet_peers(names))
+
+
+async def wait_for_memory(peers: Sequence[Peer], tolerance: float) -> list[str]:
+    """Wait until the hosts have as much memory as when greeted, less a share of all; return those that never have."""
+    least = {peer.host: int(peer.greeting.memory_available - tolerance * peer.greeting.memory_total) for peer in peers}
+    least.pop(LOCAL, None)
+    asks = (ask(host, "hello", Greeting, _MEMORY_SECONDS, least=amount) for host, amount in least.items())
+    answers = await asyncio.gather(*asks, return_exceptions=True)
+    return [
+        host
+        for (host, amount), answer in zip(least.items(), answers, strict=True)
+        if isinstance(answer, BaseException) or answer.memory_available < amount
+    ]
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
     """Stop an experiment's leftover ranks on other hosts."""
-
-    async def stop(host: str) -> None:
-        async with open_connection(host) as peer:
-            await peer.ask("stop marked", Done, _STOP_SECONDS, mark=mark)
-
-    await asyncio.gather(*map(stop, dict.fromkeys(hosts)))
+    await asyncio.gather(*(ask(host, "stop_marked", type(None), mark=mark) for host in dict.fromkeys(hosts)))
 
 
 async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     """Remove an experiment's compile caches on other hosts; return a text per host where that failed."""
-
-    async def remove(host: str) -> str:
-        try:
-            async with open_connection(host) as peer:
-                await peer.ask("remove caches", Done, _STOP_SECONDS, mark=mark)
-        except DflashError as error:
-            return f"{host}: {error.what}"
-        return ""
-
-    return [left for left in await asyncio.gather(*map(remove, dict.fromkeys(hosts))) if left]
+    names = [*dict.fromkeys(hosts)]
+    asks = (ask(host, "remove_caches", type(None), mark=mark) for host in names)
+    errors = await asyncio.gather(*asks, return_exceptions=True)
+    return [f"{host}: {error}" for host, error in zip(names, errors, strict=True) if error]
 
 
 async def _start_keeper(run: Run) -> None:
@@ -389,18 +369,16 @@ async def _start_keeper(run: Run) -> None:
         raise
 
 
-async def _prepare_all(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None]
-) -> None:
+async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Callable[[Preparing], None]) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, then compare the hosts.
 
     Models that are complete here are copied to hosts that lack them; each host downloads the rest itself.
     """
-    for peer in peers:
-        peer.report = _name_host(peer.host, report)
-    orders = list_orders(planned)
     sources = await find_sources(planned.plan)
-    asks = [_prepare_peer(peer, order, sources) for peer, order in zip(peers, orders, strict=True)]
+    asks = [
+        _prepare_peer(peer.host, order, sources, report)
+        for peer, order in zip(peers, list_orders(planned), strict=True)
+    ]
     near = preparation.prepare_without_launch(planned, report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
     try:
@@ -423,32 +401,32 @@ async def _prepare_all(
         )
 
 
-async def _prepare_peer(peer: PeerConnection, order: RankOrder, sources: Sequence[CopySource]) -> HostSide:
-    await copy_missing(sources, peer, order.cluster, order.rank, peer.report)
-    return await peer.ask("prepare", HostSide, _PREPARE_SECONDS, order=order)
+async def _prepare_peer(
+    host: str, order: RankOrder, sources: Sequence[CopySource], report: Callable[[Preparing], None]
+) -> HostSide:
+    def name_host(event: Preparing) -> None:
+        report(replace(event, host=host))
 
-
-def _name_host(host: str, report: Callable[[Preparing], None]) -> Callable[[Preparing], None]:
-    return lambda event: report(replace(event, host=host))
+    await copy_missing(sources, host, order.cluster, order.rank, name_host)
+    return await ask(host, "prepare", HostSide, _PREPARE_SECONDS, report=name_host, order=order)
 
 
 async def _launch_peers(
-    planned: PlannedLaunch, peers: Sequence[PeerConnection], report: Callable[[Preparing], None], far: list[FarRank]
+    planned: PlannedLaunch, peers: Sequence[Peer], report: Callable[[Preparing], None], far: list[FarRank]
 ) -> None:
     """Launch rank 1 and further, which wait for rank 0, and append each to `far`."""
     for peer, order in zip(peers, list_orders(planned), strict=True):
-        asked = asyncio.ensure_future(peer.ask("launch", RankLaunched, _LAUNCH_SECONDS, order=order))
+        asked = asyncio.ensure_future(ask(peer.host, "launch", str, _LAUNCH_SECONDS, order=order))
         try:
-            answer = await asyncio.shield(asked)
+            run = await asyncio.shield(asked)
         except asyncio.CancelledError:  # the peer may be launching it, and only its answer names the run to stop
             with contextlib.suppress(DflashError):
-                far.append(FarRank(order.rank, peer.host, (await asked).run))
+                far.append(FarRank(order.rank, peer.host, await asked))
             raise
-        far.append(FarRank(order.rank, peer.host, answer.run))
-        text = f"rank {order.rank} launched, as {answer.run}"
+        far.append(FarRank(order.rank, peer.host, run))
+        text = f"rank {order.rank} launched, as {run}"
         report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True, host=peer.host))
 
 
-async def _stop_launched(peers: Sequence[PeerConnection], far: Sequence[FarRank]) -> None:
-    stops = [peers[rank.rank - 1].ask("stop", Done, _STOP_SECONDS, run=rank.run) for rank in far]
-    await asyncio.gather(*stops, return_exceptions=True)
+async def _stop_launched(far: Sequence[FarRank]) -> None:
+    await asyncio.gather(*(ask(rank.host, "stop", type(None), run=rank.run) for rank in far), return_exceptions=True)

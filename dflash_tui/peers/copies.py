@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +27,7 @@ from dflash_tui.events import Preparing, Step
 from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
-from dflash_tui.peers.connection import Done, PeerConnection
+from dflash_tui.peers.connection import ask, start_process
 from dflash_tui.peers.transport import LinkAddress
 from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.plan import Plan, PlannedModel
@@ -39,12 +37,16 @@ RESERVE = 1_000_000_000
 """Bytes to keep free on a disk."""
 _ROOM_SECONDS = 60.0
 _SSH_SECONDS = 15.0
-_INTERVAL = 1.0
 _LONGEST_NAME = 80
 _SSH_FAILED = 255
+_FREE = "free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
 _AGAIN = "run the same command again: the copy resumes where it stopped"
 # The receiver may read what it has before it accepts more, which takes a minute for the largest files.
-_RSYNC = ("rsync", "--append-verify", "--times", "--protect-args", "--timeout=300", "--from0", "--files-from=-")
+_RSYNC = (
+    "rsync", "--append-verify", "--times", "--protect-args", "--timeout=300", "--from0", "--files-from=-",
+    "--info=progress2", "--no-human-readable",
+)  # fmt: skip
+_COUNT = re.compile(rb"(\d+) +\d+%")
 _NO_RSYNC = ("rsync copies models, and one of the two hosts has none", "sudo apt install rsync, on both")
 
 
@@ -106,14 +108,20 @@ class CopySource(NamedTuple):
 
 
 class MissingModel(NamedTuple):
-    """A model that another host lacks, and the free space there."""
+    """A model that another host lacks, and the room for it there."""
 
     source: CopySource
-    size: int
-    """The bytes still to be copied."""
-    free: int
-    """The free bytes of the disk there."""
-    has_rsync: bool
+    room: RoomFound
+
+    @property
+    def size(self) -> int:
+        """The bytes still to be copied."""
+        return sum(self.room.missing.values())
+
+    @property
+    def can_copy(self) -> bool:
+        """Whether both hosts have rsync."""
+        return self.room.has_rsync and shutil.which("rsync") is not None
 
 
 async def find_sources(plan: Plan) -> list[CopySource]:
@@ -181,62 +189,51 @@ def _digest_versions(files: Mapping[str, Path]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-async def find_missing(sources: Sequence[CopySource], peer: PeerConnection) -> list[MissingModel]:
-    """Return the models that another host lacks, in whole or in part."""
-    missing = []
-    for source in sources if peer.host != LOCAL else ():
-        room = await _ask_room(peer, source)
-        if not room.is_done:
-            has_rsync = room.has_rsync and shutil.which("rsync") is not None
-            missing.append(MissingModel(source, sum(room.missing.values()), room.free, has_rsync))
-    return missing
+async def find_missing(sources: Sequence[CopySource], host: str, *, begins: bool = False) -> list[MissingModel]:
+    """Return the models that another host lacks, in whole or in part; `begins` makes their folders there."""
+    if host == LOCAL or not sources:
+        return []
+    manifests = [source.manifest for source in sources]
+    rooms = await ask(host, "find_room", list[RoomFound], _ROOM_SECONDS, manifests=manifests, begins=begins)
+    return [MissingModel(source, room) for source, room in zip(sources, rooms, strict=True) if not room.is_done]
 
 
-def check_missing(missing: Iterable[MissingModel], peer: PeerConnection, cluster: Cluster, rank: int) -> list[Check]:
+def check_missing(missing: Iterable[MissingModel], host: str, cluster: Cluster, rank: int) -> list[Check]:
     """Return a check per role of each model to copy, and whether it fits on the disk."""
     way, checks, needed = _describe_way(cluster, rank), [], 0
     for model in missing:
         needed += model.size
         for number, role in enumerate(model.source.roles):
-            name, amount = f"{peer.host}: {role}", format_gigabytes(model.size)
+            name, amount = f"{host}: {role}", format_gigabytes(model.size)
             if number:
                 checks.append(pass_check(name, f"{model.source.title}, copied with the {model.source.roles[0]}"))
-            elif not model.has_rsync:
+            elif not model.can_copy:
                 checks.append(fail_check(name, *_NO_RSYNC))
-            elif model.free < needed + RESERVE:
-                finding = f"{model.source.title}, {amount} to copy, {format_gigabytes(model.free)} free there"
-                fix = f"on {peer.host}: free some space, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
-                checks.append(fail_check(name, finding, fix))
+            elif model.room.free < needed + RESERVE:
+                finding = f"{model.source.title}, {amount} to copy, {format_gigabytes(model.room.free)} free there"
+                checks.append(fail_check(name, finding, f"on {host}: {_FREE}"))
             else:
                 checks.append(pass_check(name, f"{model.source.title}, {amount} to copy from this machine {way}"))
     return checks
 
 
 async def copy_missing(
-    sources: Sequence[CopySource],
-    peer: PeerConnection,
-    cluster: Cluster,
-    rank: int,
-    report: Callable[[Preparing], None],
+    sources: Sequence[CopySource], host: str, cluster: Cluster, rank: int, report: Callable[[Preparing], None]
 ) -> None:
     """Copy missing models over the link, or over ssh's usual address if the link does not accept ssh.
 
     Raises:
         DflashError: a copy failed; its partial files are kept, and the next copy resumes them.
     """
-    for model in await find_missing(sources, peer):
-        link, way = await asyncio.to_thread(_find_link, peer.host, cluster, rank), _describe_way(cluster, rank)
-        if why := await asyncio.to_thread(_explain_silence, peer.host, link):
-            report(Preparing(time.time(), Step.MODELS, f"no ssh {way}, so as {peer.host} is reached: {why}"))
-        await send_copy(peer, None if why else link, model.source, report, "by ssh" if why else way)
+    for model in await find_missing(sources, host, begins=True):
+        link, way = await asyncio.to_thread(_find_link, host, cluster, rank), _describe_way(cluster, rank)
+        if why := await asyncio.to_thread(_explain_silence, host, link):
+            report(Preparing(time.time(), Step.MODELS, f"no ssh {way}, so as {host} is reached: {why}"))
+        await send_copy(host, None if why else link, model, report, "by ssh" if why else way)
 
 
 async def send_copy(
-    peer: PeerConnection,
-    link: LinkAddress | None,
-    source: CopySource,
-    report: Callable[[Preparing], None],
-    way: str = "by ssh",
+    host: str, link: LinkAddress | None, model: MissingModel, report: Callable[[Preparing], None], way: str = "by ssh"
 ) -> None:
     """Copy a model's files that a host lacks; cancelling stops both sides, and the copy can be resumed.
 
@@ -245,68 +242,53 @@ async def send_copy(
     Raises:
         DflashError: no space, no connection, or a file changed meanwhile.
     """
-    room = await _ask_room(peer, source, begins=True)
-    missing = sum(room.missing.values())
-    if room.free < missing + RESERVE:
-        what = f"not enough disk space: {format_gigabytes(missing)} to copy, {format_gigabytes(RESERVE)} to stay free"
-        hint = "free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME"
-        raise DflashError(f"{peer.host}: {what}", evidence=f"{format_gigabytes(room.free)} free there", hint=hint)
+    source, room = model
     files = source.manifest.files
+    if room.free < model.size + RESERVE:
+        what = (
+            f"not enough disk space: {format_gigabytes(model.size)} to copy, {format_gigabytes(RESERVE)} to stay free"
+        )
+        raise DflashError(f"{host}: {what}", evidence=f"{format_gigabytes(room.free)} free there", hint=_FREE)
+    if not model.can_copy:
+        raise DflashError(f"{host}: {_NO_RSYNC[0]}", hint=_NO_RSYNC[1])
     names = {*room.missing} | {file.name for file in files if file.name != file.data}
     follows_links = source.manifest.revision is None
-    if not (room.has_rsync and shutil.which("rsync")):
-        raise DflashError(f"{peer.host}: {_NO_RSYNC[0]}", hint=_NO_RSYNC[1])
     links = "--copy-links" if follows_links else "--links"
-    command = [*_RSYNC, links, *transport.build_rsync_words(peer.host, link, f"{source.folder}/", room.folder)]
-    progress = ByteProgress(source.title, source.size, source.size - missing, report, way)
-    code, errors = await _run(command, "\0".join(sorted(names)), lambda: _report_progress(peer, source, progress))
-    if code:
-        raise _explain_failure(peer.host, source.title, code, errors)
+    command = [*_RSYNC, links, *transport.build_rsync_words(host, link, f"{source.folder}/", room.folder)]
+    # What rsync counts includes the part of a file that is there already.
+    others = source.size - sum({file.data: file.size for file in files if file.data in room.missing}.values())
+    progress = ByteProgress(source.title, source.size, source.size - model.size, report, way)
+    await _run_rsync(command, names, lambda sent: progress.report(others + sent), host, source.title)
     if follows_links and source.manifest.version != _digest_versions(
         {file.name: source.folder / file.name for file in files}
     ):
         raise DflashError(f"{source.title} changed while it was copied", hint="run the same command again")
-    await peer.ask("finish copy", Done, _ROOM_SECONDS, manifest=source.manifest)
+    await ask(host, "finish_copy", type(None), _ROOM_SECONDS, manifest=source.manifest)
     progress.finish("copied")
 
 
-async def _run(command: Sequence[str], names: str, look: Callable[[], Awaitable[None]]) -> tuple[int, str]:
-    """Return a command's exit code and stderr; `look` is called each second while it runs."""
-    pipe, env = asyncio.subprocess.PIPE, build_helper_environment(OPENSSH)
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=asyncio.subprocess.DEVNULL, stderr=pipe, env=env, cwd="/", start_new_session=True
-    )
-    ending = asyncio.create_task(process.communicate(names.encode()))
-    try:
-        while not (await asyncio.wait({ending}, timeout=_INTERVAL))[0]:
-            await look()
-        _, errors = ending.result()
-        return process.returncode or 0, errors.decode(errors="replace")
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.gather(ending, return_exceptions=True)
-
-
-async def _report_progress(peer: PeerConnection, source: CopySource, progress: ByteProgress) -> None:
-    room = await _ask_room(peer, source)
-    progress.report(source.size - sum(room.missing.values()))
+async def _run_rsync(
+    command: Sequence[str], names: Iterable[str], report: Callable[[int], None], host: str, title: str
+) -> None:
+    """Run rsync for the files `names`; `report` is called with the bytes of them that are there."""
+    async with start_process(command, build_helper_environment(OPENSSH)) as process:
+        process.stdin.write("\0".join(sorted(names)).encode())
+        process.stdin.write_eof()
+        while text := await process.stdout.read(1 << 16):
+            if counts := _COUNT.findall(text):
+                report(int(counts[-1]))
+        if code := await process.wait():
+            raise _explain_failure(host, title, code, await process.errors)
 
 
 def _explain_failure(host: str, title: str, code: int, errors: str) -> DflashError:
     evidence = join_last_lines(errors, 3)
     if os.strerror(errno.ENOSPC) in errors or os.strerror(errno.EDQUOT) in errors:
-        hint = f"free some space there, or put the folders elsewhere with HF_HOME and XDG_DATA_HOME; {_AGAIN}"
-        return DflashError(f"the disk for the models of {host} is full", evidence=evidence, hint=hint)
+        return DflashError(f"the disk for the models of {host} is full", evidence=evidence, hint=f"{_FREE}; {_AGAIN}")
     if code != _SSH_FAILED and "connection unexpectedly closed" not in errors:
         return DflashError(f"{title} was not copied to {host}", evidence=evidence, hint=_AGAIN)
     error = transport.explain_end(host, _SSH_FAILED, errors)
     return DflashError(error.what, evidence=error.evidence, hint=f"{_AGAIN}; {error.hint}")
-
-
-async def _ask_room(peer: PeerConnection, source: CopySource, *, begins: bool = False) -> RoomFound:
-    return await peer.ask("room", RoomFound, _ROOM_SECONDS, manifest=source.manifest, begins=begins)
 
 
 def _describe_way(cluster: Cluster, rank: int) -> str:

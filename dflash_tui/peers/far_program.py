@@ -25,9 +25,7 @@ from dflash_tui.common.formatting import CALLED_AS, has_terminal
 from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_last_lines
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
-from dflash_tui.peers.connection import Greeting, open_connection, read_end, require_same_release, start_process
-from dflash_tui.peers.far_installer import MARK
-from dflash_tui.planning.cluster import LOCAL
+from dflash_tui.peers.connection import start_process
 
 # Variables that change how the remote program draws, besides TERM, which ssh passes on.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
@@ -39,20 +37,6 @@ _LEAVE = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?2026l\x1b[?1004l\x1b[<u"
     b"\x1b[0m\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[999H"
 )
-
-
-async def greet_host(host: str) -> Greeting:
-    """Return the greeting of `host`.
-
-    Raises:
-        NeedsProgram: it lacks dflash-tui, or has an installed one of another release.
-        UsageError: it is this machine, unreachable, or its program uses another protocol.
-    """
-    if host == LOCAL:
-        raise UsageError(f"--host {host} is this machine", hint="leave --host out")
-    async with open_connection(host) as connection:
-        require_same_release(connection)
-        return connection.greeting
 
 
 def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) -> int:
@@ -126,7 +110,7 @@ def _kept_terminal() -> Iterator[None]:
         raise
 
 
-# Longer than the remote side's limit per step.
+MARK = "dflash-tui-install"
 _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
@@ -158,23 +142,19 @@ async def install_program(host: str) -> str:
         DflashError: it was not installed.
     """
     wheel = await asyncio.to_thread(build_own_wheel)
-    text = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "far_installer.py").read_bytes)
-    command = transport.build_install_command(host, str(len(text)), wheel.name, str(len(wheel.data)))
+    script = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "install.sh").read_text)
+    command = transport.build_install_command(host, script, wheel.name, str(len(wheel.data)), __version__)
     async with start_process(command, build_helper_environment(OPENSSH)) as process:
-        errors = asyncio.create_task(read_end(process.stderr))
         try:
-            process.stdin.write(text + wheel.data)  # stdin stays open: closing it aborts the installation
+            process.stdin.write(wheel.data)  # stdin stays open: closing it aborts the installation
             kind, said = await asyncio.wait_for(_read_answer(process.stdout), _SECONDS)
             if not kind:
-                error = transport.explain_end(host, await process.wait(), await errors)
+                error = transport.explain_end(host, await process.wait(), await process.errors)
                 if isinstance(error, transport.NeedsProgram):  # even sh was not found
                     raise DflashError(f"{host} has no sh", evidence=error.evidence)
                 raise error
         except TimeoutError:
             kind, said = "late", ""
-        finally:
-            errors.cancel()
-            await asyncio.gather(errors, return_exceptions=True)
     if kind == _INSTALLED:
         return said
     what, hint = _FAILURES[kind]

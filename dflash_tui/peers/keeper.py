@@ -14,33 +14,27 @@ import sys
 import time
 
 import msgspec
+from msgspec.structs import replace
 
-from dflash_tui.common import private_files, untrusted_json
+from dflash_tui.common import private_files
 from dflash_tui.common.errors import DflashError
-from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.machine import network, processes
 from dflash_tui.monitoring import sampler
-from dflash_tui.peers.connection import (
-    LEASE_SECONDS,
-    LOST_SECONDS,
-    Done,
-    LogChunk,
-    PeerConnection,
-    RankBeat,
-    open_connection,
-)
+from dflash_tui.peers.connection import HELLO_SECONDS, LogChunk, VerbRun, ask, run_verb
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.detached_process import start_detached
 from dflash_tui.runs.run import FarRank, Run
 from dflash_tui.runs.server_process import KeptRanks, RankStatus, is_kept, list_left, read_kept
-from dflash_tui.vllm_output.log_facts import NetworkReader
 
-_LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease.json"
+_LOG, _GUARD_LOG, _LEASE = "keeper.log", "guard.log", "lease"
 # A larger log says nothing new, and another host must not fill this host's disk.
 MOST_LOG = 256 << 20
+# How long a rank lives without a renewed lease; far longer than a lost connection takes to come back.
+LEASE_SECONDS = 120.0
+# The agent sends a rank's state each second.
+LOST_SECONDS = 5.0
 _INTERVAL = 0.25
-_BEAT = 1.0
 _RETRY = 1.0
 _STOP_SECONDS = 40.0
 _START_SECONDS = 30.0
@@ -50,8 +44,7 @@ PATIENCE = 45.0
 _LAST_WORDS = 1.0
 # Unchanged states are recorded this often, so that a dead keeper is noticed.
 _RECORD_SECONDS = 5.0
-# The window of a processor load, and the change of it that is recorded at once.
-_LOAD_SECONDS = 2.0
+# The change of a processor load that is recorded at once.
 _BUSIER = 0.1
 
 
@@ -69,23 +62,6 @@ def start_keeper(run: Run) -> None:
     raise DflashError("the keeper of the ranks exited at once", evidence=started.read_last_words())
 
 
-class ProcessorLoad:
-    """The number of busy processors of a rank, from the CPU seconds in its beats."""
-
-    def __init__(self) -> None:
-        self.busy: float | None = None
-        """The mean over the window; None at first, and if the beats have no CPU seconds."""
-        self._before: tuple[float, float] | None = None
-
-    def take(self, at: float, worked: float | None) -> None:
-        """Take the CPU seconds of a beat; `at` is in seconds of a monotonic clock."""
-        before = self._before
-        if before is None or worked is None or worked < before[1]:  # a process ended, and its CPU seconds are gone
-            self._before, self.busy = None if worked is None else (at, worked), None
-        elif at - before[0] >= _LOAD_SECONDS:
-            self._before, self.busy = (at, worked), round((worked - before[1]) / (at - before[0]), 2)
-
-
 class Keeper:
     """Keep one server: follow each remote rank, and stop all when one has ended."""
 
@@ -96,11 +72,7 @@ class Keeper:
         fresh = {far.rank: RankStatus(far.rank, far.host, far.run, since=time.time()) for far in run.far_ranks}
         self._ranks = fresh | recorded_ranks
         self._fallen, self._is_stopping = asyncio.Event(), False
-        self._workers = dict.fromkeys(self._ranks, 0)
-        self._beats: dict[int, RankBeat] = {}
         self._recorded: dict[int, RankSampled] = {}
-        self._loads = {rank: ProcessorLoad() for rank in self._ranks}
-        self._networks = {rank: NetworkReader() for rank in self._ranks}
         self._write()
 
     async def keep(self) -> None:
@@ -125,11 +97,10 @@ class Keeper:
         deadline = time.monotonic() + LEASE_SECONDS + _STOP_SECONDS
         before = self._ranks[far.rank]
         if before.state in {RankState.SUSPENDED, RankState.LOST}:  # which may be why rank 0 has ended
-            self._ranks[far.rank] = msgspec.structs.replace(before, trouble=before.describe_state())
+            self._ranks[far.rank] = replace(before, trouble=before.describe_state())
         while True:
             try:
-                async with open_connection(far.host) as peer:
-                    await peer.ask("stop", Done, _STOP_SECONDS, run=far.run)
+                await ask(far.host, "stop", type(None), _STOP_SECONDS, run=far.run)
             except DflashError as error:
                 self._set(far, RankState.LEFT, f"cannot be stopped yet: {error.what}")
                 if time.monotonic() > deadline:
@@ -146,37 +117,31 @@ class Keeper:
         """Watch a rank, reconnecting after each loss; the copied log's size marks where to resume."""
         while True:
             try:
-                async with open_connection(far.host) as peer:
-                    log = self._run.folder / far.log_name
-                    start = log.stat().st_size if log.exists() else 0
-                    await peer.ask("watch", Done, run=far.run, start=start)
-                    await self._watch(far, peer)
+                log = self._run.folder / far.log_name
+                start = log.stat().st_size if log.exists() else 0
+                async with run_verb(far.host, "watch", run=far.run, start=start) as verb_run:
+                    await self._listen(far, verb_run)
             except DflashError as error:
                 if self._ranks[far.rank].state in {RankState.RUNNING, RankState.SUSPENDED}:
                     self._set(far, RankState.LOST, error.what)
             await asyncio.sleep(_RETRY)
 
-    async def _watch(self, far: FarRank, peer: PeerConnection) -> None:
-        sent = 0.0
+    async def _listen(self, far: FarRank, verb_run: VerbRun) -> None:
+        patience = HELLO_SECONDS
         while True:
-            if time.monotonic() - sent >= _BEAT and server_process.is_alive(self._run):
-                sent = time.monotonic()
-                await peer.send_beat(renews=True)
             try:
-                message = await asyncio.wait_for(peer.events.get(), _INTERVAL)
+                message = await asyncio.wait_for(verb_run.read(), patience)
             except TimeoutError:
-                if time.monotonic() - peer.heard > LOST_SECONDS:
-                    raise DflashError(f"nothing heard for {LOST_SECONDS:.0f} s") from None
-                continue
-            if message is None:
-                raise DflashError("the connection ended")
+                raise DflashError(f"nothing heard for {patience:.0f} s") from None
+            patience = LOST_SECONDS
             if isinstance(message, LogChunk):
                 self._copy(far, message.data)
-            else:
-                self._judge(far, message)
+            elif isinstance(message, RankSampled):
+                if server_process.is_alive(self._run):
+                    verb_run.send_beat()
+                self.judge(far, message)
 
     def _copy(self, far: FarRank, data: bytes) -> None:
-        self._networks[far.rank].feed(data)
         with (
             contextlib.suppress(OSError),
             open(self._run.folder / far.log_name, "ab", opener=private_files.open_private) as file,
@@ -184,60 +149,39 @@ class Keeper:
             if file.tell() < MOST_LOG:
                 file.write(data)
 
-    def _judge(self, far: FarRank, beat: RankBeat) -> None:
-        """Apply a beat; rank 0 reports healthy whatever happens to the others, until it gets a request."""
-        before, last, self._beats[far.rank] = self._ranks[far.rank], self._beats.get(far.rank, beat), beat
-        self._loads[far.rank].take(time.monotonic(), beat.worked)
-        if self._is_stopping or before.state not in {RankState.RUNNING, RankState.SUSPENDED, RankState.LOST}:
+    def judge(self, far: FarRank, sample: RankSampled) -> None:
+        """Apply a rank's state; rank 0 reports healthy whatever happens to the others, until it gets a request."""
+        before = self._ranks[far.rank].state
+        if self._is_stopping or before not in {RankState.RUNNING, RankState.SUSPENDED, RankState.LOST}:
             return
-        most = self._workers[far.rank] = max(self._workers[far.rank], beat.workers)
-        # A worker that changes its name is missing for one beat; a dead one is missing in the next, too.
-        if not beat.is_alive or max(beat.workers, last.workers) < most:
-            why = beat.why or ("one of its workers exited" if beat.is_alive else "it exited")
-            self._set(far, RankState.ENDED, why)
+        if sample.state is RankState.ENDED:
+            self._set(far, RankState.ENDED, sample.why)
             self._fallen.set()
-        elif beat.suspended:
-            self._set(far, RankState.SUSPENDED, f"{beat.suspended} of its processes were stopped by a signal")
         else:
-            self._set(far, RankState.RUNNING, self._describe_broken_link(), resident=beat.resident)
+            is_running = sample.state is RankState.RUNNING
+            self._set(far, sample.state, self._describe_broken_link() if is_running else sample.why, sample)
 
     def _describe_broken_link(self) -> str:
         cluster = self._run.plan.cluster
         name = cluster.hosts[0].interface if cluster else ""
         return f"{name} of this machine has no carrier" if name and network.is_unplugged(name) else ""
 
-    def _set(self, far: FarRank, state: RankState, why: str = "", resident: int = 0) -> None:
-        before = self._ranks[far.rank]
-        since = before.since if before.state is state else time.time()
-        used = self._networks[far.rank].network or before.network
-        after = msgspec.structs.replace(before, state=state, why=why, since=since, resident=resident, network=used)
+    def _set(self, far: FarRank, state: RankState, why: str = "", sample: RankSampled | None = None) -> None:
+        """Record a rank's state: in the keeper's file, and for observers."""
+        before, now = self._ranks[far.rank], time.time()
+        since = before.since if before.state is state else now
+        sample = sample or RankSampled(now, far.rank, far.host, state, since)
+        used = sample.network or before.network
+        sample = replace(sample, at=now, host=far.host, state=state, since=since, why=why, network=used)
+        resident = sample.resident
+        after = replace(before, state=state, why=why, since=since, resident=resident, network=used)
         self._ranks[far.rank] = after
         if _has_new_state(before, after) or abs(resident - before.resident) > 1 << 24:
             self._write()
-        self._record(after)
-
-    def _record(self, status: RankStatus) -> None:
-        """Record a rank's state for observers: changes at once, all else every few seconds."""
-        beat, before = self._beats.get(status.rank), self._recorded.get(status.rank)
-        living_beat = beat if status.state in {RankState.RUNNING, RankState.SUSPENDED} else None
-        sample = RankSampled(
-            time.time(),
-            status.rank,
-            status.host,
-            status.state,
-            status.since,
-            status.why,
-            status.resident,
-            living_beat.memory_available if living_beat else None,
-            living_beat.memory_total if living_beat else None,
-            living_beat.gpus if living_beat else (),
-            self._loads[status.rank].busy if living_beat else None,
-            status.network,
-        )
-        if before and not _has_changed(before, sample) and sample.at - before.at < _RECORD_SECONDS:
-            return
-        self._recorded[status.rank] = sample
-        self._run.record(sample)
+        last = self._recorded.get(far.rank)
+        if last is None or _has_changed(last, sample) or now - last.at >= _RECORD_SECONDS:
+            self._recorded[far.rank] = sample
+            self._run.record(sample)
 
     def _write(self) -> None:
         pid = os.getpid()
@@ -253,13 +197,11 @@ def _has_new_state(before: RankStatus | RankSampled, after: RankStatus | RankSam
 
 
 def _has_changed(before: RankSampled, after: RankSampled) -> bool:
-    if _has_new_state(before, after):
-        return True
     if before.busy is None or after.busy is None:
         is_busier = before.busy is not after.busy
     else:
         is_busier = abs(before.busy - after.busy) > _BUSIER
-    return is_busier or sampler.has_load_changed(before.gpus, after.gpus)
+    return is_busier or _has_new_state(before, after) or sampler.has_load_changed(before.gpus, after.gpus)
 
 
 async def stop_far_ranks(run: Run) -> None:
@@ -280,38 +222,22 @@ async def wait_until_stopped(run: Run, seconds: float) -> list[RankStatus]:
     return list(record.ranks) if record else []
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """A rank's lease: how long it lives without a renewal, the last renewal, and why it was ended."""
-
-    seconds: float
-    renewed: float
-    """By CLOCK_BOOTTIME, which continues while the machine sleeps and is never set."""
-    ended: str = ""
-    """Why the guard ended the rank; empty if it did not."""
-
-
-register_type(Lease)
-
-
-def read_lease(run: Run) -> Lease | None:
-    """Return the lease of a rank; None without one."""
-    return untrusted_json.read_own_json(run.folder / _LEASE, Lease)
-
-
-def write_lease(run: Run, seconds: float) -> None:
-    """Start the lease of a rank."""
-    _write(run, Lease(seconds, _now()))
-
-
 def renew_lease(run: Run) -> None:
-    """Renew the lease of a rank, unless it was ended; a full disk leaves it unchanged."""
-    if (lease := read_lease(run)) and not lease.ended:
-        with contextlib.suppress(OSError):
-            _write(run, Lease(lease.seconds, _now()))
+    """Renew the lease of a rank: the time of its file; the content says why the guard ended the rank."""
+    with contextlib.suppress(OSError):
+        os.utime(run.folder / _LEASE)
+
+
+def read_lease_end(run: Run) -> str:
+    """Return why the guard ended a rank; empty if it did not."""
+    with contextlib.suppress(OSError):
+        return (run.folder / _LEASE).read_text()
+    return ""
 
 
 def start_guard(run: Run) -> None:
-    """Start the guard of a rank, detached from the launching process."""
+    """Start the lease of a rank and its guard, detached from the launching process."""
+    private_files.write_private_file(run.folder / _LEASE, b"")
     server_process.adopt_child(
         start_detached(run.folder / _GUARD_LOG, "dflash_tui.peers.keeper", "guard", run.id).process
     )
@@ -319,21 +245,13 @@ def start_guard(run: Run) -> None:
 
 async def guard_lease(run: Run) -> None:
     """Wait until the rank ends, or stop it when its lease expires."""
+    lease = run.folder / _LEASE
     while server_process.is_alive(run):
-        lease = read_lease(run)
-        if lease and _now() - lease.renewed > lease.seconds:
-            _write(run, Lease(lease.seconds, lease.renewed, f"nobody renewed its lease for {lease.seconds:.0f} s"))
+        if time.time() - lease.stat().st_mtime > LEASE_SECONDS:
+            lease.write_text(f"its lease was not renewed for {LEASE_SECONDS:.0f} s")
             await lifecycle.stop_server(run)
             return
         await asyncio.sleep(_INTERVAL)
-
-
-def _now() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _write(run: Run, lease: Lease) -> None:
-    private_files.replace_private_file(run.folder / _LEASE, msgspec.json.encode(lease))
 
 
 def main(role: str, name: str) -> int:

@@ -155,18 +155,9 @@ def are_alternatives(patch: Patch, other: Patch) -> bool:
     return patch.name == other.instead_of or other.name == patch.instead_of
 
 
-def is_shipped(patch: Patch) -> bool:
-    """Whether a patch equals the shipped one of its name."""
-    path = paths.bundled_folder("patches") / f"{patch.name}.yaml"
-    try:
-        return path.is_file() and _load_file(path) == patch
-    except RecipeError:
-        return False
-
-
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return the valid patches, and why each other file is invalid: name -> reason."""
-    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
+    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), load_patch_file)
     return list(usable.values()), broken
 
 
@@ -178,13 +169,14 @@ def load_patch(name: str) -> Patch:
         RecipeError: its file is invalid.
     """
     if file := paths.find_patch_file(name):
-        return _load_file(file)
+        return load_patch_file(file)
     files = paths.list_patch_files()
     hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
     raise UsageError(f"no patch called '{name}'", hint=hint)
 
 
-def _load_file(path: Path) -> Patch:
+def load_patch_file(path: Path) -> Patch:
+    """Return the patch in a file; raise RecipeError if it is invalid."""
     try:
         msgspec.convert(path.stem, Name)
     except msgspec.ValidationError:

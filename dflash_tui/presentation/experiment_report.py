@@ -137,7 +137,9 @@ def _list_map_launch(design: Design, found: SpeculationMap) -> list[Part]:
     ]
     known = is_uniform(found.levels) or knows_schedule(design)
     missing = "" if known else "; this release knows no schedule, so the launch is that of the fewest streams"
-    return [Note(f"what follows: {', '.join(words)}{missing}", "★"), Lines((found.launch,))]
+    command, _, setting = found.launch.rpartition(" --set ")
+    lines = (f"{command} \\", f"  --set {setting}") if command else (setting,)
+    return [Note(f"what follows: {', '.join(words)}{missing}", "★"), Lines(lines)]
 
 
 def _build_map_intervals(design: Design, cells: Sequence[MapCell]) -> Intervals:

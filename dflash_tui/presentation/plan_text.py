@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from dflash_tui.planning import cuda_graphs, patch_selection, startup_optimizati
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan, format_command
-from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, RestartPolicy, SetUp
+from dflash_tui.planning.recipes.recipe import Mode, RestartPolicy, SetUp
 from dflash_tui.planning.recipes.resolution import ExpectedFigures, ResolvedRecipe
 from dflash_tui.planning.startup_optimizations import StartupOptimization
 
@@ -41,16 +41,49 @@ def summarize_plan(planned: PlannedLaunch, width: int = 0) -> str:
 
     Rows are folded to `width` columns, 110 at most; 0 is without a limit.
     """
+    return "\n".join(_fold_rows([*_list_summary(planned), *_list_warnings(planned.plan)], min(width, 110)))
+
+
+def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
+    """Return the whole plan: its summary, models, engine, patches, published figures and command.
+
+    Lines are folded to `width` columns (0: no limit), except the command, so that it can be copied.
+    """
+    plan, resolved = planned.plan, planned.resolved
+    rows = [
+        *_list_summary(planned),
+        *_list_choice(planned),
+        ("target", describe_model(plan.target, resolved.target.quantization, resolved.target.licence)),
+        ("drafter", _describe_drafting(resolved, plan)),
+        ("mode", f"{plan.mode.value}{': ' + why if (why := resolved.modes.get(plan.mode)) else ''}"),
+        *(("", offer) for offer in (format_graphs_offer(resolved, plan), format_drafts_offer(resolved, plan)) if offer),
+        ("engine", f"{resolved.engine.distribution} {plan.vllm}"),
+        *_list_patches(plan),
+        *_list_start(planned),
+        *(("expected", text) for text in map(format_published, plan.expected) if text != _summarize_speed(plan)),
+        *([("restart", restart)] if (restart := format_restart(plan.restart)) else []),
+        *(("differs", f"{name}: {why}") for name, why in plan.deviations.items()),
+        *_list_warnings(plan),
+    ]
+    command = [f"  {line}" for line in format_command(plan).splitlines()]
+    return "\n".join([*_fold_rows(rows, width), "command", *command])
+
+
+def _fold_rows(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
+    return [fold_line(f"{label:<8} {value}".rstrip(), width, hang=9) for label, value in rows]
+
+
+def _list_summary(planned: PlannedLaunch) -> list[tuple[str, str]]:
     resolved, plan = planned.resolved, planned.plan
     names = [plan.recipe, f"profile {plan.profile}" if resolved.recipe.profiles else "", plan.variant]
     kind = "" if plan.on_cpu else f" on {_name_hardware(planned)}"
-    rows = [
-        ("recipe", f"{', '.join(filter(None, names))}{kind}: {plan.title}"),
-        *list_plan_rows(planned, startup_history.estimate_ready(plan)),
-        *_list_notes(plan),
-        *(("warning", warning) for warning in plan.warnings),
-    ]
-    return "\n".join(fold_line(f"{label:<8} {value}", min(width, 110), hang=9) for label, value in rows)
+    head = ("recipe", f"{', '.join(filter(None, names))}{kind}: {plan.title}")
+    return [head, *list_plan_rows(planned, startup_history.estimate_ready(plan))]
+
+
+def _list_warnings(plan: Plan) -> list[tuple[str, str]]:
+    note = [("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []
+    return [*note, *(("warning", warning) for warning in plan.warnings)]
 
 
 def list_plan_rows(planned: PlannedLaunch, before: MedianSeconds | None) -> list[tuple[str, str]]:
@@ -72,18 +105,10 @@ def _name_hardware(planned: PlannedLaunch) -> str:
     return f"{kind} ({here})"
 
 
-def _explain_unknown_memory(plan: Plan) -> str:
-    return f"unknown: GPUs of class {plan.hardware.value} differ in what they have, and none is here"
-
-
-def _list_notes(plan: Plan) -> list[tuple[str, str]]:
-    return [("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []
-
-
 def _summarize_memory(planned: PlannedLaunch) -> str:
     fit = planned.memory
     if fit is None:
-        return _explain_unknown_memory(planned.plan)
+        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in what they have, and none is here"
     if not fit.knows_weights:
         return "unknown: the size of the weights is not known"
     kind = ("unified memory" if fit.unified else "GPU memory") + _name_each(planned)
@@ -140,32 +165,8 @@ def _summarize_context(planned: PlannedLaunch) -> str:
     return f"{longest} tokens" if longest else "as long as the model's"
 
 
-def describe_plan(planned: PlannedLaunch, width: int = 0) -> str:
-    """Return the whole plan: models, engine, patches, downloads, expected figures and command.
-
-    Lines are folded to `width` columns (0: no limit), except the command, so that it can be copied.
-    """
+def _list_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     resolved, plan = planned.resolved, planned.plan
-    rows = [
-        *_describe_choice(planned),
-        ("target", describe_model(plan.target, resolved.target.quantization, resolved.target.licence)),
-        ("drafter", _describe_drafting(resolved, plan)),
-        ("mode", f"{plan.mode.value}{': ' + why if (why := resolved.modes.get(plan.mode)) else ''}"),
-        *(("", offer) for offer in (format_graphs_offer(resolved, plan), format_drafts_offer(resolved, plan)) if offer),
-        ("engine", _describe_engine(resolved.engine, plan)),
-        *_describe_patches(plan),
-        *_describe_start(planned),
-        *_describe_expectations(planned),
-    ]
-    lines = [fold_line(f"{label:<8} {value}".rstrip(), width, hang=9) for label, value in rows]
-    return "\n".join([*lines, "command", *(f"  {line}" for line in format_command(plan).splitlines())])
-
-
-def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
-    resolved, plan = planned.resolved, planned.plan
-    yield "recipe", f"{plan.recipe}: {plan.title}"
-    if not plan.on_cpu:
-        yield "for", _name_hardware(planned)
     if resolved.recipe.profiles:
         yield "profile", f"{plan.profile}: {resolved.recipe.profiles[plan.profile].title}"
     if plan.variant:
@@ -173,47 +174,23 @@ def _describe_choice(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     yield "status", f"{resolved.standing.status.value}: {resolved.standing.why.strip()}"
 
 
-def _describe_engine(spec: EngineSpec, plan: Plan) -> str:
-    sizes = f"≈ {format_megabytes(spec.download_mb)} to download, {format_megabytes(spec.disk_mb)} on disk"
-    is_here = inventory.find_planned_engine(plan) is not None
-    return f"{spec.distribution} {spec.vllm}, {'installed' if is_here else f'to install: {sizes}'}"
-
-
-def _describe_patches(plan: Plan) -> Iterator[tuple[str, str]]:
+def _list_patches(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "patches", ", ".join(plan.patches) or "none"
     yield from (("", f"{name}: not needed, {why}") for name, why in plan.skipped_patches.items())
     yield from (("", f"{name}: disabled by --set") for name in plan.disabled_patches)
 
 
-def _describe_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
+def _list_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     resolved, plan = planned.resolved, planned.plan
-    if build := resolved.recipe.build:
-        is_built = Path(plan.models_folder).is_dir()
-        sizes = f"{format_megabytes(build.download_mb)} to download, {format_megabytes(build.size_mb)} on disk"
-        yield "models", "built" if is_built else f"to build here: {sizes}"
     far = [f"{rank.host}: {text}" for rank in plan.ranks for text in rank.models]
-    yield from (("" if number or resolved.recipe.build else "models", line) for number, line in enumerate(far))
+    yield from (("" if number else "models", line) for number, line in enumerate(far))
     if plan.cluster and not plan.on_cpu:
         level = plan.env.get("NCCL_DEBUG", "not set")
-        words = "says in each rank's log" if level.upper() in _TELLING else "does not say, so nobody sees,"
+        words = "says in each rank's log" if level.upper() in _TELLING else "does not say"
         yield "link", f"NCCL {words} whether it talks over RoCE or sockets: NCCL_DEBUG is {level}"
-    if ready := format_time_to_ready(plan, startup_history.estimate_ready(plan)):
-        yield "ready", ready
     yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))
     if planned.memory:
         yield "memory", format_memory(planned.memory)
-    elif not plan.on_cpu:
-        yield "memory", _explain_unknown_memory(plan)
-
-
-def _describe_expectations(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
-    plan = planned.plan
-    yield from (("expected", format_published(band)) for band in plan.expected)
-    if restart := format_restart(plan.restart):
-        yield "restart", restart
-    yield from _list_notes(plan)
-    yield from (("differs", f"{name}: {why}") for name, why in plan.deviations.items())
-    yield from (("warning", warning) for warning in plan.warnings)
 
 
 def describe_model(name: str, *facts: str) -> str:
@@ -281,7 +258,7 @@ def format_drafts_offer(resolved: ResolvedRecipe, plan: Plan) -> str:
 
 def format_memory(fit: MemoryEstimate) -> str:
     """Return the memory estimate in one line; unknown parts are named."""
-    parts = list_shares(fit)
+    parts = [f"{share.name} {'≥ ' if share.least else ''}{format_gib(share.size)}" for share in fit.shares]
     parts.append(f"KV for {fit.max_model_len or UNKNOWN} tokens {format_gib(fit.kv_needed)}")
     kind = "unified memory" if fit.unified else "GPU memory"
     short = ""
@@ -292,11 +269,6 @@ def format_memory(fit: MemoryEstimate) -> str:
     elif not fit.knows_weights:
         short = "; whether it fits is unknown without the size of the weights"
     return f"≈ {', '.join(parts)}; {format_gib(fit.budget)} of {format_gib(fit.total)} {kind} taken{short}"
-
-
-def list_shares(fit: MemoryEstimate) -> list[str]:
-    """Return the parts of the memory other than the KV cache, each with its size."""
-    return [f"{share.name} {'≥ ' if share.least else ''}{format_gib(share.size)}" for share in fit.shares]
 
 
 def format_time_to_ready(plan: Plan, before: MedianSeconds | None) -> str:

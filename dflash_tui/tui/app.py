@@ -551,7 +551,7 @@ class DflashApp(TerminalApp):
 
         front = _Front(self, get_current_worker())
         try:
-            await session.run_server(planned, front, cluster_launch.open_hosts, planned.plan.restart)
+            await session.run_server(planned, front, cluster_launch.reach_hosts, planned.plan.restart)
         except (DflashError, OSError, RuntimeError) as error:
             if isinstance(error, ServerFailed) and not front.is_preparing:
                 return  # the run screen already shows why a watched server failed

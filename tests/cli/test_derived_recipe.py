@@ -76,16 +76,6 @@ def test_machine_class_gets_its_own_plan_rules(tmp_path, gpu, cache, capsys):
     assert "gb10: kv-cache-dtype=fp8" in err
 
 
-@pytest.mark.parametrize(
-    "index", ['{"weight_map": {"a": "mod', '{"weight_map": {"a": "model-00002-of-00002.safetensors"}}']
-)
-def test_half_an_index_of_weights_is_refused(tmp_path, capsys, index):
-    big = model(tmp_path / "big", TARGET)
-    (tmp_path / "big" / "model.safetensors.index.json").write_text(index)
-    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 1
-    assert "is not whole" in capsys.readouterr().err
-
-
 def test_huge_and_endless_model_files_are_handled(tmp_path, capsys):
     """A config.json of 50 MB, a template that never ends, and a tokenizer without added tokens."""
     big = model(tmp_path / "big", TARGET | {"notes": "a" * (50 << 20)})
@@ -160,11 +150,6 @@ def test_unreadable_hub_repository_is_explained(hub, files, refusal, word, capsy
     assert not list(paths.derived_recipes_folder().glob("*"))
 
 
-def test_a_recipe_or_a_target_is_named(capsys):
-    assert main.main(["plan", *["demo-cpu", "--target", "a/b"]]) == 2
-    assert capsys.readouterr().err
-
-
 def test_target_alone_lists_drafters_of_hub_tree(hub, capsys):
     """A target without a head of its own: the one that the tree has is offered."""
     hub.repos = {
@@ -229,31 +214,3 @@ def test_plan_takes_parser_from_chat_template(hub, tmp_path, capsys, files, pars
         argv = json.loads(out)["argv"]
         assert ("no tool-call-parser: " in err) == (parser is None)
         assert (argv[argv.index("--tool-call-parser") + 1] if "--tool-call-parser" in argv else None) == parser
-
-
-@pytest.mark.parametrize(
-    ("settings", "refused"),
-    [
-        (["tool-call-parser=llama3_json"], "tool-call-parser llama3_json needs <|python_tag|>"),
-        (["tool-call-parser=hermes"], ""),
-    ],
-)
-def test_named_parser_is_checked_against_tokenizer(tmp_path, capsys, settings, refused):
-    folder = Path(model(tmp_path / "smollm2", {"architectures": ["LlamaForCausalLM"]}))
-    for file in (Path(__file__).parents[1] / "data/smollm2").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    words = [word for setting in (*settings, "enable-auto-tool-choice=true") for word in ("--set", setting)]
-    assert main.main(["plan", "--target", str(folder), "--method", "none", "--gpu", "h100", *words]) == 0
-    planned = capsys.readouterr().err
-    main.main(["doctor", str(only_recipe()), *words])
-    for said in (planned, "".join(capsys.readouterr())):
-        assert refused in said
-        assert ("✗ parsers" in said) == bool(refused)
-
-
-def test_plan_without_drafting_asks_no_model_tree(hub):
-    hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": b"w"}}
-    assert main.main(["plan", "--target", "owner/big", "--method", "none", "--gpu", "h100"]) == 0
-    assert "api/models" not in {asked.path for asked in hub.asked}
-    assert main.main(["plan", "--target", "owner/big", "--method", "mtp", "--gpu", "h100"]) == 0
-    assert "api/models" in {asked.path for asked in hub.asked}

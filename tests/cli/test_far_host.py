@@ -5,20 +5,21 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from dflash_tui import __version__
 from dflash_tui.cli.main import main
 from dflash_tui.machine.network import Network
-from dflash_tui.peers.connection import PROTOCOL, Greeting, encode_line
-from dflash_tui.peers.far_installer import MARK
+from dflash_tui.peers.connection import Greeting
+from dflash_tui.peers.far_program import MARK
 from tests.support import escapes
 from tests.support.far_home import FarHome
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
 
 PROGRAM = [sys.executable, "-P", "-m", "dflash_tui"]
-GREETING = Greeting(PROTOCOL, __version__, "b", "aarch64", "boot", 5, 9, Network())
+GREETING = Greeting(__version__, "b", "aarch64", "boot", 5, 9, Network())
 
 
 @pytest.fixture
@@ -32,9 +33,9 @@ def far(tmp_path, monkeypatch) -> FarHome:
 
 def put_far_program(far: FarHome, then: str, **greeting: object) -> None:
     """Let ssh itself play a host: it greets as `greeting` says, and whatever else is run is `then`."""
-    said = encode_line("hello", 1, replace(GREETING, **greeting)).decode()
-    hello = f"printf '%s' '{said}'; cat >/dev/null; exit"
-    far.put_answer(f"for words; do :; done\ncase $words in *' agent'*) {hello};; esac\n{then}")
+    said = msgspec.json.encode({"event": "answer", "value": replace(GREETING, **greeting)}).decode()
+    hello = f"printf '%s\\n' '{said}'; cat >/dev/null; exit"
+    far.put_answer(f"for words; do :; done\ncase $words in *'agent hello'*) {hello};; esac\n{then}")
 
 
 def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -102,7 +103,7 @@ def test_terminal_is_asked_before_far_install(far, terminal, tmp_path, answer, c
     put_far_program(far, "exit 7")
     there = (far.root / "near" / "ssh").read_text()
     install = f'touch {installed}; echo "{MARK} installed /far/program 3.12"; cat >/dev/null; exit'
-    first = f"case $words in *venv*) {install};; esac\n[ -e {installed} ] || exit 127"
+    first = f"case $words in *install.sh*) {install};; esac\n[ -e {installed} ] || exit 127"
     far.put_answer(f"for words; do :; done\n{first}\n{there}")
     window = terminal("--host", "spark-b")
     window.until(b"[y/N]")

@@ -18,8 +18,8 @@ from dflash_tui.engines import model_hub
 from dflash_tui.events import Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.peers import copies, transport
-from dflash_tui.peers.connection import open_connection
-from dflash_tui.peers.copies import CopySource, RoomFound
+from dflash_tui.peers.connection import ask as ask_host
+from dflash_tui.peers.copies import CopySource, MissingModel, RoomFound
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan, PlannedModel
 from tests import ROOT
@@ -110,8 +110,8 @@ def find_tune(folder: Path, path: str = "/nowhere") -> CopySource:
 
 
 async def send(source: CopySource, events: list[Preparing]) -> None:
-    async with open_connection("spark-b") as peer:
-        await copies.send_copy(peer, None, source, events.append)
+    for model in await copies.find_missing([source], "spark-b", begins=True):
+        await copies.send_copy("spark-b", None, model, events.append)
 
 
 def copy(source: CopySource) -> list[Preparing]:
@@ -128,11 +128,9 @@ def refuse(source: CopySource) -> DflashError:
 
 
 def ask(source: CopySource) -> RoomFound:
-    async def connect() -> RoomFound:
-        async with open_connection("spark-b") as peer:
-            return await copies._ask_room(peer, source)
-
-    return asyncio.run(connect())
+    asking = ask_host("spark-b", "find_room", list[RoomFound], manifests=[source.manifest], begins=False)
+    [room] = asyncio.run(asking)
+    return room
 
 
 def put_short_rsync(far: FarHome, kept: int, *, stays: bool = False) -> None:
@@ -270,16 +268,10 @@ def test_changed_folder_does_not_get_its_name(tune, far):
 
 
 def test_checks_state_what_is_copied(source, there):
-    async def look() -> list[copies.MissingModel]:
-        async with open_connection("spark-b") as peer:
-            missing = await copies.find_missing([source], peer)
-            for each in (missing, [each._replace(free=5) for each in missing],
-                         [each._replace(has_rsync=False) for each in missing]):  # fmt: skip
-                checks.extend(copies.check_missing(each, peer, CLUSTER, 1))
-            return missing
-
     checks: list[Check] = []
-    [missing] = asyncio.run(look())
+    [missing] = asyncio.run(copies.find_missing([source], "spark-b"))
+    for room in (missing.room, replace(missing.room, free=5), replace(missing.room, has_rsync=False)):
+        checks += copies.check_missing([MissingModel(source, room)], "spark-b", CLUSTER, 1)
     assert missing.size == source.size - 2  # one of two files that are the same
     assert [(check.name, check.level.value) for check in checks] == [
         ("spark-b: target", "ok"),
@@ -288,12 +280,7 @@ def test_checks_state_what_is_copied(source, there):
     ]
     assert "10.0.0.2 (eth0)" in checks[0].finding
     put_model(there.parent)
-    assert asyncio.run(look_again(source)) == []
-
-
-async def look_again(source: CopySource) -> list[copies.MissingModel]:
-    async with open_connection("spark-b") as peer:
-        return await copies.find_missing([source], peer)
+    assert asyncio.run(copies.find_missing([source], "spark-b")) == []
 
 
 def test_link_without_ssh_uses_the_usual_way(source, far, there):
@@ -303,11 +290,7 @@ def test_link_without_ssh_uses_the_usual_way(source, far, there):
     ssh.write_text(f"{words[0]}\n{refused}\n{words[2]}")
     events: list[Preparing] = []
 
-    async def run() -> None:
-        async with open_connection("spark-b") as peer:
-            await copies.copy_missing([source], peer, CLUSTER, 1, events.append)
-
-    asyncio.run(run())
+    asyncio.run(copies.copy_missing([source], "spark-b", CLUSTER, 1, events.append))
     assert (there / "refs" / "main").is_file()
     assert any("no ssh over 10.0.0.2" in event.text for event in events)
 
@@ -348,13 +331,12 @@ TRY = """
 import asyncio, sys
 from pathlib import Path
 from dflash_tui.peers import copies, transport
-from dflash_tui.peers.connection import open_connection
 from tests.server.test_copies import find_tune
 link = transport.LinkAddress("10.77.0.1", "10.77.0.2", sys.argv[2])
 source = find_tune(Path(sys.argv[1]))
 async def run():
-    async with open_connection("spark-b") as peer:
-        await copies.send_copy(peer, link, source, lambda event: print(event.text, flush=True))
+    [model] = await copies.find_missing([source], "spark-b", begins=True)
+    await copies.send_copy("spark-b", link, model, lambda event: print(event.text, flush=True))
 asyncio.run(run())
 """
 

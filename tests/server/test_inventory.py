@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import EngineError, UsageError
+from dflash_tui.common.errors import EngineError
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -170,24 +170,6 @@ def test_name_prefix_prefers_unpatched_engine(folders, ours):
     assert inventory.find_engine_by_name("vllm-0.26") == patched
 
 
-def test_unique_folder_prefix_names_engine(folders, ours, tmp_path):
-    """As far as that tells them apart."""
-    first, second = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.33.0-bbbbbbbb")
-    assert inventory.find_engine_by_name("vllm-0.26") == first
-    assert (
-        inventory.find_engine_by_name(second.folder) == inventory.find_engine_by_name("vllm-0.33.0-bbbbbbbb") == second
-    )
-    with pytest.raises(UsageError, match="matches 2 engines") as several:
-        inventory.find_engine_by_name("vllm-0")
-    assert several.value.hint == f"{first.folder}, {second.folder}"
-    for name in ("", "nothing", str(tmp_path / "nowhere")):
-        with pytest.raises(UsageError, match="no engine called"):
-            inventory.find_engine_by_name(name)
-    with pytest.raises(UsageError, match="no engine called") as folder:
-        inventory.find_engine_by_name(str(tmp_path))
-    assert folder.value.hint == f"dflash-tui engine adopt {tmp_path}"
-
-
 def test_an_engine_is_listed_and_deleted(folders, ours):
     """With its size and its patches; deleting leaves nothing of it to be seen."""
     made = ours("vllm-0.33.0-aaaaaaaa")
@@ -250,17 +232,6 @@ def test_what_is_being_installed_is_left_alone(folders, snapshot):
         assert half.is_dir()
     assert dflash("remove", half.name).returncode == 0
     assert not half.exists()
-
-
-def test_site_packages_follow_pyvenv_cfg_version(tmp_path):
-    """The old one's folder stays beside the new one's, which `pyvenv.cfg` names; without that nothing is guessed."""
-    for minor in (9, 11, 13, 14):
-        (tmp_path / f"lib/python3.{minor}/site-packages").mkdir(parents=True)
-    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.13.1\n")
-    assert engines.find_site_packages(tmp_path) == tmp_path / "lib/python3.13/site-packages"
-    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    with pytest.raises(EngineError):
-        engines.find_site_packages(tmp_path)
 
 
 def test_an_environment_that_cannot_be_asked(tmp_path, snapshot):

@@ -12,12 +12,12 @@ from tests.support.two_hosts import TwoHosts, make_two_hosts
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
-# A program of tomorrow, which begins to speak as ours does.
+# A program of another release.
 _NEWER = """
 import sys
 from dflash_tui.cli.main import main
 from dflash_tui.peers import agent
-agent.PROTOCOL, agent.__version__ = 99, "9.9.9"
+agent.__version__ = "9.9.9"
 sys.exit(main(sys.argv[1:]))
 """
 # A rank of a server of a third host.
@@ -98,7 +98,7 @@ CASES = {
     "host key changed": Case(("changed",), change_key),
     "host key unknown": Case(("stranger",), add_ssh_host("stranger", "HostKeyAlias stranger")),
     "no program": Case(("spark-b",), remove_program),
-    "another protocol": Case(("spark-b",), put_newer_program),
+    "another release": Case(("spark-b",), put_newer_program),
     "no shared subnet": Case(("spark-b",), leave_subnet),
     "no such link": Case(("spark-b",), more=("--link", "10.99.0.1")),
     "this machine": Case(("spark-a",)),

@@ -3,14 +3,19 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from dflash_tui.benchmark.server import ServerFacts
 from dflash_tui.common.errors import MemoryTaken
 from dflash_tui.experiments import boot, boot_server, store
+from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.design import RunningServer
 from dflash_tui.machine import processes
+from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import server_process
 from tests import DATA
-from tests.support import command_line, fake_engine
+from tests.support import boot_factories, command_line, fake_engine
 from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
@@ -55,6 +60,22 @@ def test_running_server_is_an_arm():
     text = command_line.run("report", design.id).stdout
     assert "SGLang 0.5.9, model m; settings: tp_size 2" in text.replace("\\", "")
     assert "its command is unknown" in text
+
+
+def test_each_start_of_a_server_is_a_boot():
+    """Turns between two starts are one; a server whose process is unknown was never started again."""
+    server = RunningServer("http://a", "m", ServerFacts())
+    plain = boot_factories.modes()
+    design = replace(plain, arms=(replace(plain.arms[0], server=server), plain.arms[1]))
+    for processes_of_turns, count in ((("1 x", "1 x"), 1), (("1 x", "2 y"), 2), (("", ""), 1)):
+        boots = boot_factories.boots(design, [10.0] * 4)
+        boots[0], boots[3] = (
+            replace(boots[n], process=process) for n, process in zip((0, 3), processes_of_turns, strict=True)
+        )
+        [one] = verdict.build_report(design, boots).comparisons
+        assert (one.boots, one.suggestive) == ((count, 2), count == 1)
+        said = [confound.what for confound in one.confounds]
+        assert any("was running already" in what for what in said) is (count == 1)
 
 
 def test_two_running_servers_need_no_recipe(monkeypatch):
@@ -155,8 +176,9 @@ def test_own_server_is_measured_at_its_url(launch):
     report = store.read_report(store.experiment_folder(store.find_experiment().id))
     assert report
     [one] = report.comparisons
-    assert (one.word, one.suggestive) == (Verdict.NO_DIFFERENCE, True), said.stdout
+    assert one.suggestive
     assert one.ratio
     assert report.boots[0].generated
-    assert "start the server at its URL again, then dflash-tui ab extend" in said.stdout
+    step = verdict_text.format_next_step(report, replace(one, word=Verdict.NO_DIFFERENCE))
+    assert "start the server at its URL again, then dflash-tui ab extend" in step
     assert "(turns at a running server are one boot: a verdict is only suggestive)" in said.stderr

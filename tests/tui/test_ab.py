@@ -19,6 +19,7 @@ from tests.support.experiment_factories import BASE, a_design, a_plan, boots, to
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 from tests.tui.test_runs import written as a_written_run
+from tests.unit.experiments.test_speculation_map import mapped
 from tests.unit.presentation.test_experiment_report import a_report
 
 NOW = BASE + 1000
@@ -234,3 +235,13 @@ async def test_empty_experiment_screen_explains_how_to_begin():
         await wait_for(pilot, lambda: "no A/B yet" in text(panel))
         panel.action_experiments()
         await wait_for(pilot, lambda: "none yet; a on" in text(panel))
+
+
+async def test_a_map_is_a_table_with_its_launch():
+    panel = app(now=NOW)
+    async with panel.run_test(size=(120, 40)) as pilot:
+        panel.compare_screen.begin(mapped())
+        panel.switch_mode("compare")
+        await wait_for(pilot, lambda: has(panel, "what follows: 1 stream: n=7"))
+        for words in ("2.10 (1.97–2.24)", "0.60 (0.56–0.64)", "prose ×16", "--num-speculative-tokens 7"):
+            assert has(panel, words)

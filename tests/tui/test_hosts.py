@@ -1,6 +1,6 @@
 """A server over several hosts in the panel: which hosts are chosen, what they answer, and how each is shown."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -44,12 +44,11 @@ def reached(monkeypatch) -> list[Sequence[str]]:
     """Let the other hosts answer; return who was asked."""
     asked: list[Sequence[str]] = []
 
-    @asynccontextmanager
-    async def open_peers(hosts: Sequence[str]) -> AsyncIterator[list[None]]:
+    async def greet_peers(hosts: Sequence[str]) -> list[None]:
         asked.append(hosts)
         if "nowhere" in hosts:
             raise UsageError("nowhere cannot be reached", hint="check the cable")
-        yield []
+        return []
 
     async def plan_over_hosts(request, peers, port=None):
         return planner.plan_launch(request, GpuProbe(), recipe=a_recipe(), cluster=PAIR)
@@ -58,7 +57,7 @@ def reached(monkeypatch) -> list[Sequence[str]]:
         ranks = (RankCommand("spark-b", ("vllm", "its-own-command"), {}, ("target: 60.0 GB to copy",)),)
         return cluster_launch.Survey(planned._replace(plan=replace(planned.plan, ranks=ranks)), ())
 
-    monkeypatch.setattr(cluster_launch, "open_peers", open_peers)
+    monkeypatch.setattr(cluster_launch, "greet_peers", greet_peers)
     monkeypatch.setattr(cluster_launch, "plan_over_hosts", plan_over_hosts)
     monkeypatch.setattr(cluster_launch, "survey_ranks", survey_ranks)
     return asked

@@ -27,9 +27,9 @@ async def test_typed_option_previews_its_effect():
         await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
         await pilot.press("o")
         await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
-        await shows(pilot, "one request of 16384 tokens")
+        await shows(pilot, "KV for 16384 tokens")
         await pilot.press("enter", *"4096")
-        await shows(pilot, "one request of 4096 tokens", "- --max-model-len 16384", "+ --max-model-len 4096")
+        await shows(pilot, "KV for 4096 tokens", "- --max-model-len 16384", "+ --max-model-len 4096")
         assert panel.launch_screen.choice.request(RECIPE).settings == {}  # nothing is kept before enter
         await pilot.press("enter", "end", "enter", *"kv-cache-dtype=fp8", "enter")
         await shows(pilot, "+ --kv-cache-dtype fp8")

@@ -58,7 +58,8 @@ def ab_run(args: argparse.Namespace) -> int:
     ensure_dataset(request.suite)
     if variation.is_of_servers(request.vary):
         with report_slowness("a server"):
-            return _begin(args, *build_experiment(request))
+            planned = build_experiment(request)
+        return _begin(args, *planned)
     cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
     return _begin(args, *build_experiment(request, cluster=cluster))
 

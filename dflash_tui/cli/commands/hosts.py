@@ -14,8 +14,9 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.peers import agent as agents
 from dflash_tui.peers import cluster_launch, far_program
+from dflash_tui.peers.connection import greet_host
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster import Cluster
+from dflash_tui.planning.cluster import LOCAL, Cluster
 from dflash_tui.planning.request import LaunchRequest
 
 T = TypeVar("T")
@@ -60,14 +61,15 @@ def _install_program(error: NeedsProgram, args: argparse.Namespace) -> None:
 
 def run_there(args: argparse.Namespace) -> int:
     """Run the words after `--host HOST` on that host, after installing this program if the host lacks it."""
-    greeting = install_and_ask(lambda: far_program.greet_host(args.host), args)
+    if args.host == LOCAL:
+        raise UsageError(f"--host {args.host} is this machine", hint="leave --host out")
+    _, greeting = install_and_ask(lambda: greet_host(args.host), args)
     if greeting.version != __version__:
         print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")
     return far_program.run_program(args.host, args.far_words, lambda text: print_piece(text, data=False))
 
 
-def agent(_args: argparse.Namespace) -> int:
-    """`agent`: read commands from stdin, as JSON lines, and answer on stdout."""
-    agents.require_caller()
-    asyncio.run(agents.serve_stdin())
+def agent(args: argparse.Namespace) -> int:
+    """`agent VERB`: read the verb's parameters from stdin as JSON, and answer on stdout."""
+    agents.answer_caller(args.verb)
     return 0

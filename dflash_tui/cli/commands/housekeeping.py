@@ -19,7 +19,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory, model_hub
-from dflash_tui.peers import far_installer
+from dflash_tui.peers.transport import LINK
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
@@ -124,8 +124,8 @@ def _list_models(count: DiskCount) -> Iterator[DiskItem]:
 
 def _list_programs(count: DiskCount) -> Iterator[DiskItem]:
     """Yield the copies of this program that other hosts installed here; a link to one is removed with it."""
-    link = paths.data_folder() / far_installer.LINK
-    for folder in sorted(link.parent.glob(f"{far_installer.LINK}-*")):
+    link = paths.data_folder() / LINK
+    for folder in sorted(link.parent.glob(f"{LINK}-*")):
         if folder.is_dir() and not folder.is_symlink():
             links = (str(link),) if link.resolve() == folder.resolve() else ()
             command = shlex.join(["rm", "-r", *links, str(folder)])

@@ -115,8 +115,8 @@ def _name_taken_port(plan: Plan) -> None:
 
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
-    async with cluster_launch.open_hosts(planned.plan.relaunch_request.peers) as hosts:
-        return (await hosts.check(planned, thorough=True))[0]
+    hosts = await cluster_launch.reach_hosts(planned.plan.relaunch_request.peers)
+    return (await hosts.check(planned, thorough=True))[0]
 
 
 def doctor(args: argparse.Namespace) -> int:

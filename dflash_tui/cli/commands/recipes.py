@@ -33,7 +33,7 @@ from dflash_tui.machine.hardware import TYPICAL, Hardware, parse_class
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
-from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe, read_shell_command
+from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe
 from dflash_tui.planning.derivation.pair import write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -223,7 +223,7 @@ def recipes_add(args: argparse.Namespace) -> int:
 
 def recipes_import(args: argparse.Namespace) -> int:
     """Make a recipe of a `vllm serve` command; print what was left out."""
-    imported = import_recipe(read_shell_command(args.words))
+    imported = import_recipe(args.words)
     recipe = _check_text(_choose_name(args, imported.name), imported.text, "the command")
     _report_and_add(recipe, imported.text, imported.left_out, args)
     return 0

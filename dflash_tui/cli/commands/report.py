@@ -24,7 +24,7 @@ from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.run_report import RunReport, Side
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import decode_record, upgrade_record
-from dflash_tui.presentation import benchmark_text, experiment_report
+from dflash_tui.presentation import benchmark_text, experiment_report, submission
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
@@ -48,12 +48,24 @@ def report(args: argparse.Namespace) -> int:
                 f"{names[0]} is a result of {loaded.source}",
                 hint="report compare shows it beside a report of dflash-tui",
             )
+        if args.submit:
+            return _write_submissions(args.submit, loaded, paths.expand_home(args.output or "."))
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
         write_whole_file(paths.expand_home(args.output), redact_secrets(text))
         print_status(f"written to {args.output}")
     else:
         print_data(text.rstrip("\n"))
+    return 0
+
+
+def _write_submissions(form: str, loaded: ExperimentReport | RunReport, folder: Path) -> int:
+    for name, files, unknown in submission.build_submissions(form, loaded):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            write_whole_file(folder / name / file, redact_secrets(text))
+            print_data(str(folder / name / file))
+        print_status(f"unknown, and left out: {', '.join(unknown)}; nothing was sent")
     return 0
 
 

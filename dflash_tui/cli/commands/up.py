@@ -92,7 +92,7 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
     with cancelled_by_signals():
         try:
-            await session.run_server(planned, front, cluster_launch.open_hosts, policy)
+            await session.run_server(planned, front, cluster_launch.reach_hosts, policy)
         except asyncio.CancelledError:
             if not front.is_watching:
                 print_status("stopped before the launch; nothing unfinished was left behind")

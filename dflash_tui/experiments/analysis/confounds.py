@@ -182,7 +182,9 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"{pluralize(failures, 'request')} that do not count failed"
             yield _of_boot(boot, "not every boot kept its load up", evidence)
         if boot.preemptions:
-            yield _of_boot(boot, "requests were preempted", pluralize(round(boot.preemptions), "preemption"))
+            # Of a map they are those of its largest cells only.
+            evidence = pluralize(round(boot.preemptions), "preemption")
+            yield _of_boot(boot, "requests were preempted", evidence, refuses=not pair.design.by_kind)
     lengths = [_mean_lengths(boots) for boots in pair.boots]
     for cell in [cell for cell in lengths[0] if cell in lengths[1]]:
         ours, theirs = lengths[0][cell], lengths[1][cell]
@@ -289,7 +291,7 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
         if foreign := sorted({who for reading in readings for who in reading.foreign or ()}):
             beside = any(arm.server and arm.server.is_here for arm in pair.arms)  # it is one of these
-            what = "other processes used the GPU"
+            what = f"other processes used the {'processors' if pair.arm(boot).plan.on_cpu else 'GPU'}"
             yield _of_boot(boot, what, ", ".join(foreign)[:_LONGEST], refuses=not beside)
         on_battery += [f"boot {boot.number + 1}"] * any(reading.power == "battery" for reading in readings)
     if on_battery:

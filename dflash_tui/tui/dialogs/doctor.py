@@ -109,8 +109,8 @@ class Doctor(TextDialog[str | None]):
         from dflash_tui.peers import cluster_launch
 
         try:
-            async with cluster_launch.open_hosts(self.planned.plan.relaunch_request.peers) as hosts:
-                report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
+            hosts = await cluster_launch.reach_hosts(self.planned.plan.relaunch_request.peers)
+            report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.show_heading("the checks could not be run")
             self.checks, self.failure = [], str(error)

@@ -324,6 +324,7 @@ class NewExperiment(ExperimentDialog):
 
     def render_head(self) -> Content:
         sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "a running server is one boot: a verdict is suggestive" if varying.is_of_servers(self.vary) else sure
         return Content.assemble(
             ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import (
     GIB,
     format_duration,
     format_gib,
     format_number,
-    name_commands,
     pluralize,
     shorten_names,
     truncate,
@@ -25,7 +23,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan, format_command
-from dflash_tui.presentation.plan_text import describe_plan, list_plan_rows, list_shares
+from dflash_tui.presentation.plan_text import describe_plan, format_memory, list_plan_rows
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.runs.verification import Verification, format_badge
@@ -153,37 +151,18 @@ def render_details(planned: PlannedLaunch, width: int) -> Content:
 
 
 def render_memory(fit: MemoryEstimate, width: int) -> list[Content]:
-    """Return the memory estimate as a bar and a list of its parts."""
-    parts = [(share.name, share.size or 0) for share in fit.shares]
+    """Return the memory estimate as a bar and in words."""
     whole = f" {format_number(fit.budget / GIB)} of {format_gib(fit.total)}{' unified' if fit.unified else ''}"
-    kv, bar = max(0, fit.kv_left), max(8, min(_FIT, width - _INDENT - len(whole)))
+    bar = max(8, min(_FIT, width - _INDENT - len(whole)))
     scale = bar / max(fit.total, fit.fixed)
-    drawn: list[tuple[str, str] | str] = []
-    for name, size in parts:
-        drawn.append(("█" * round(size * scale), _SHARES.get(name, "$foreground 60%")))
-    drawn.append(("▒" * round(kv * scale * fit.knows_weights), "$series-a"))
-    used = sum(len(part[0]) for part in drawn)
-    drawn.append(("░" * max(0, bar - used), "$border"))
-    left = f"KV cache ▒ {format_gib(fit.kv_left)}" if fit.knows_weights else "KV cache —"
-    words = [*list_shares(fit), left if fit.kv_left > 0 else "nothing left for the KV cache"]
-    need = f"one request of {fit.max_model_len} tokens needs {format_gib(fit.kv_needed)}" if fit.kv_needed else ""
-    rows = [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole)]
-    rows.append(render_fact("", f"≈ {', '.join(words)}", width))
-    if need:
-        warned = f"{'':{_INDENT}}{'' if fit.holds_request else '! '}"
-        rows.append(render_hung((warned, "bold $warning"), need, width))
-    return rows
-
-
-def render_plan_error(error: DflashError) -> Content:
-    """Return a recipe's load or planning error."""
-    rows = [
-        Content.assemble(("✗ ", "bold $error"), ("this recipe does not load", "bold")),
-        Content(error.what),
-    ]
-    rows += [Content(error.evidence)] if error.evidence else []
-    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(error.hint))] if error.hint else []
-    return Content("\n").join(rows)
+    drawn = [("█" * round((share.size or 0) * scale), _SHARES.get(share.name, "$foreground 60%"))
+             for share in fit.shares]  # fmt: skip
+    drawn.append(("▒" * round(max(0, fit.kv_left) * scale * fit.knows_weights), "$series-a"))
+    drawn.append(("░" * max(0, bar - sum(len(part[0]) for part in drawn)), "$border"))
+    warned = fit.kv_left <= 0 or not fit.holds_request
+    mark = ("! " if warned else "", "bold $warning")
+    words = render_hung((f"{'':{_INDENT}}", MUTED), format_memory(fit), width)
+    return [Content.assemble((f"{'memory':{_INDENT}}", MUTED), *drawn, whole, " ", mark), words]
 
 
 def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: float, width: int) -> list[Content]:

@@ -32,7 +32,7 @@ from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
-from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_plan_error, render_servers
+from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
     COMMON_KEYS,
     Display,
@@ -42,6 +42,7 @@ from dflash_tui.tui.widgets.basic import (
     TooSmall,
     each_in_turn,
     once_composed,
+    render_error,
     while_open,
 )
 from dflash_tui.tui.widgets.recipe_list import Entries, Entry, RecipeList
@@ -101,12 +102,12 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            async with cluster_launch.open_peers(request.peers) as peers:
-                planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
-                if planned.plan.cluster:
-                    choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
-                draw()
-                surveyed = await cluster_launch.survey_ranks(planned, peers)
+            peers = await cluster_launch.greet_peers(request.peers)
+            planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+            if planned.plan.cluster:
+                choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
+            draw()
+            surveyed = await cluster_launch.survey_ranks(planned, peers)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
@@ -370,9 +371,9 @@ class LaunchScreen(SizedScreen[None]):
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)
             else:
-                content = render_plan_error(entry) if entry else self._render_nothing(width)
+                content = _render_broken(entry) if entry else self._render_nothing(width)
         except DflashError as error:
-            content = render_plan_error(error)
+            content = _render_broken(error)
         if content != text.content:
             text.update(content)
 
@@ -663,3 +664,7 @@ class LaunchScreen(SizedScreen[None]):
         self.hosts.installed.add(host)
         self.hosts.forget()
         self.draw()
+
+
+def _render_broken(error: DflashError) -> Content:
+    return render_error(f"this recipe does not load: {error.what}", error.evidence, error.hint)

@@ -73,6 +73,7 @@ _UNSHOWN = {"N", "g", "escape"}  # keys of the log that only the help lists
 class ViewScreen(SizedScreen[None]):
     """A screen with a view of one run."""
 
+    CSS_PATH = "screens.tcss"
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
     def __init__(self, view: RunView) -> None:
@@ -130,13 +131,15 @@ class ViewScreen(SizedScreen[None]):
     @work(exclusive=True, group="share")
     async def action_share(self) -> None:
         """Copy a report of the run, and write it with a picture into the run's folder."""
+        from dflash_tui.presentation import submission
+
         if run := self.view.own:
             try:
                 report, _ = await asyncio.to_thread(run_report.build_run_report, recording.open_recording(run))
             except DflashError as error:
                 self.app.push_screen(ErrorDialog(error))
                 return
-            share_report(self, render_run(report), run.folder)
+            share_report(self, render_run(report), run.folder, more=submission.list_possible_files(report))
 
 
 class RunScreen(ViewScreen):

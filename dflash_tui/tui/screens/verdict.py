@@ -26,7 +26,7 @@ from dflash_tui.experiments.analysis.report import (
     Verdict,
 )
 from dflash_tui.experiments.design import Design
-from dflash_tui.presentation import verdict_text
+from dflash_tui.presentation import submission, verdict_text
 from dflash_tui.presentation.experiment_report import build_sections, render_markdown, synthetic_label
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
@@ -54,6 +54,7 @@ _MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepSta
 class VerdictScreen(SizedScreen[None]):
     """Shows the report of an experiment, one comparison at a time."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
@@ -215,7 +216,8 @@ class VerdictScreen(SizedScreen[None]):
 
     def action_share(self) -> None:
         if self.report:
-            share_report(self, render_markdown(self.report), store.experiment_folder(self.report.design.id))
+            folder, more = store.experiment_folder(self.report.design.id), submission.list_possible_files(self.report)
+            share_report(self, render_markdown(self.report), folder, more=more)
 
     def action_keep(self) -> None:
         if self.report and self.comparison and (winner := self._find_winner()) is not None:

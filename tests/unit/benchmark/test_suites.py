@@ -20,7 +20,7 @@ def test_the_shipped_suites_are_the_field_s():
     assert [(p.kind, p.max_tokens) for p in quick] == [(kind, field[kind][0]) for kind in list(field)[:5]]
     pair = suites.load_suite("seed-q1q2")
     assert (pair.in_order, [prompt.follows for prompt in pair.prompts]) == (True, ["", "Q1"])
-    assert {"agents", "contexts", "field", "map", "quick", "seed-q1q2", "space-invaders"} == set(
+    assert {"agents", "club-3090", "contexts", "field", "map", "quick", "seed-q1q2", "space-invaders"} == set(
         suites.list_suite_files()
     )
 

@@ -58,14 +58,6 @@ def test_what_is_nowhere_is_said():
     assert "hemingkx/Spec-Bench" in caught.value.hint
 
 
-def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
-    put_into_cache("openai/gsm8k", ROWS, b"PAR1")
-    monkeypatch.setattr(download, "_read_parquet", lambda *_: b'{"id": 1}\n')
-    with pytest.raises(DflashError):
-        fetch("gsm8k")
-    assert not list(suites.fetched_dataset_file("gsm8k").parent.iterdir())
-
-
 def test_rows_of_a_parquet_file_are_questions(tmp_path):
     parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     rows = arrow.table({"question": ["2 + 2?", "3 + 3?"], "answer": ["#### 4", "#### 6"]})

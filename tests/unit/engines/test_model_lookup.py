@@ -89,11 +89,6 @@ def test_what_can_be_resumed_counts(server):
     assert (model.missing_bytes, model.complete) == (2000, False)
 
 
-def test_without_safetensors_the_bins_are_loaded(server):
-    server.repos["owner/m"] = {"config.json": b"{}", "pytorch_model.bin": b"c", "training_args.bin": b"d"}
-    assert {file.name for file in look().files} == {"config.json", "pytorch_model.bin"}
-
-
 def test_no_weights_is_said(server):
     """A repository that vLLM cannot load is not complete with its README."""
     server.repos["owner/m"] = {"config.json": b"{}"}
@@ -125,14 +120,6 @@ def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected
     assert words in model_hub.advise_access(model)
     assert TOKEN not in repr(model) + model_hub.advise_access(model)
     assert model.detail.isprintable()
-
-
-def test_a_gated_model_is_granted(server, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    server.gated = "manual"
-    model = look()
-    assert (model.access, model.gated) == (Access.GRANTED, True)
-    assert server.asked[0].authorization == f"Bearer {TOKEN}"
 
 
 def test_a_slow_hub_does_not_hold_us(server, monkeypatch):
@@ -174,10 +161,4 @@ def test_a_folder_is_taken_as_it_is(server, tmp_path):
     assert (model.complete, model.total_bytes, model.folder) == (True, None, str(tmp_path))  # its weights are not here
     (tmp_path / "model.safetensors").write_bytes(b"wwww")
     assert look(str(tmp_path)).total_bytes == 6
-    assert not server.asked
-
-
-@pytest.mark.parametrize("repo", ["", "a/b/c", "owner/.."])
-def test_invalid_repo_name_is_never_requested(server, repo):
-    assert look(repo).access == Access.NOT_FOUND
     assert not server.asked

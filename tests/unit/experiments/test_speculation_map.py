@@ -5,9 +5,10 @@ from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ALL_KINDS, ExperimentReport, SpeculationMap, Verdict
+from dflash_tui.experiments.design import Conditions
 from dflash_tui.presentation.experiment_report import build_report, render_markdown
 from dflash_tui.presentation.report import to_terminal
-from tests.support.experiment_factories import a_boot, a_design, a_plan, a_request
+from tests.support.experiment_factories import BASE, a_boot, a_design, a_plan, a_request
 
 STREAMS = (1, 16)
 # How many times as fast speculation is, by kind and streams.
@@ -72,7 +73,8 @@ def test_fastest_number_of_drafts_is_chosen():
 
 
 def test_a_refused_map_has_no_launch():
-    found = found_of(preemptions=3.0)
+    assert found_of(preemptions=3.0).launch
+    found = found_of(after=Conditions(BASE, power="battery"))
     assert {cell.word for cell in found.cells} == {Verdict.REFUSED}
     assert not found.launch
 

@@ -3,11 +3,8 @@
 import argparse
 import asyncio
 import json
-import re
-import resource
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +15,6 @@ from msgspec.structs import replace
 from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.engines import inventory
 from dflash_tui.engines.model_hub import Access, ModelAvailability
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import machine, runner
@@ -28,7 +24,6 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
-from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, registry
 from tests import DATA, ROOT
 from tests.support.fake_runs import free_port
@@ -74,14 +69,6 @@ def test_a_release_that_runs_the_pair_wrong():
     assert "vLLM" not in [check.name for check in runner.check_launch(situation(RECIPE, DESKTOP, engine=None))]
     right = replace(old, plan=replace(old.plan, vllm=spec.vllm))
     assert "vLLM" not in [check.name for check in runner.check_launch(right)]
-
-
-def test_an_engine_that_nobody_knows(tmp_path):
-    found = situation(RECIPE, DESKTOP, engine=engine_in(tmp_path / "theirs"))
-    assert named(found, "engine").level is CheckLevel.OK
-    unknown = named(replace(found, engine=None), "engine")
-    assert unknown.level is CheckLevel.FAIL
-    assert f"engine adopt {tmp_path / 'theirs'}" in unknown.fix
 
 
 @pytest.mark.parametrize("adopted", [False, True])
@@ -136,17 +123,6 @@ def test_disk_check_covers_models_of_unknown_size(monkeypatch, folders, spare, l
     monkeypatch.setenv("HF_HOME", str(folders / "hf"))
     assert named(found, "disk").level is level
     assert named(found, "disk").finding.startswith(f"about {expected / 1e9:.1f} GB")
-
-
-def test_models_of_which_nobody_knows_the_size(monkeypatch, folders):
-    found = situation(RECIPE, DESKTOP)
-    target, drafter = (replace(model, size_gb=None) for model in found.plan.models)
-    silent = tuple(ModelAvailability(m.name, m.revision, Access.UNREACHABLE) for m in (target, drafter))
-    found = replace(found, models=silent, plan=replace(found.plan, models=(target, drafter)))
-    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
-    assert named(found, "disk").finding.startswith("at least ")
-    assert named(found, "model size").level is CheckLevel.WARN
-    assert target.name in named(found, "model size").finding
 
 
 @pytest.mark.parametrize(
@@ -220,32 +196,6 @@ def test_no_port_is_left(monkeypatch):
     assert "--port" in found.fix
 
 
-def test_few_open_files_are_worth_a_warning(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    assert named(situation("demo-cpu"), "open files").level is CheckLevel.WARN
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
-    assert "open files" not in [check.name for check in runner.check_launch(situation("demo-cpu"))]
-
-
-def test_python_headers_are_those_of_the_engine(tmp_path):
-    """Triton compiles against the Python that the engine was made from, whatever else is installed."""
-    base = tmp_path / "base"
-    engine = engine_in(tmp_path / "engine")
-    (base / "bin").mkdir(parents=True)
-    (base / "bin/python3.11").write_text("")
-    engine.python.unlink()
-    engine.python.symlink_to(base / "bin/python3.11")
-    found = situation(RECIPE, DESKTOP, engine=engine)
-
-    def headers() -> bool:
-        return "Python headers" not in [check.name for check in machine.check_machine(found)]
-
-    for name, there in (("python3.12", False), ("python3.11", True)):
-        (base / "include" / name).mkdir(parents=True)
-        (base / "include" / name / "Python.h").write_text("")
-        assert headers() is there
-
-
 @pytest.fixture
 def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
     """Return a launch of a stand-in server that a check forbids: compiled on the CPU, without a compiler."""
@@ -279,19 +229,6 @@ def test_what_fails_is_not_launched(made, capsys):
     assert "✗ C compiler" in capsys.readouterr().err
 
 
-def test_command_line_refuses_launch_that_fails_check(monkeypatch, folders):
-    monkeypatch.setenv("CC", "/nowhere/cc")
-    command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", "--mode", "compile", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 4
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert events[-1]["exit_code"] == 4
-    assert "unset CC" in events[-1]["do"]
-    assert registry.list_runs() == []
-    assert inventory.list_engines() == []
-    assert not (folders / "state/dflash-tui/runs").exists()
-
-
 def test_release_without_matching_patch_fails_check():
     """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
     for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", CheckLevel.FAIL)):
@@ -305,26 +242,6 @@ def test_release_without_matching_patch_fails_check():
         other = replace(right, resolved=made, plan=build_plan(made))
         found = [check for check in runner.check_launch(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
-
-
-@pytest.mark.parametrize(
-    ("vllm", "settings", "right"),
-    [
-        ("0.20.2", {}, True),
-        ("0.20.2", {"patches.dflash-selector-scope": True}, True),
-        ("0.20.2", {"patches.triton-non-causal": False, "patches.dflash-draft-flash-attn": False}, False),
-        ("0.21.0", {}, False),
-        ("0.22.1", {"patches.gemma4-draft-mm-prefix": True}, False),
-        ("0.22.1", {"patches.gemma4-dflash-embed-scale": True}, False),
-    ],
-)
-def test_old_release_needs_patches_of_recipe(vllm, settings, right):
-    found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
-    made = resolution.resolve_recipe(
-        found.resolved.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings
-    )
-    checks = runner.check_launch(replace(found, resolved=made, plan=build_plan(made)))
-    assert right is not any(check.name == "vLLM" and check.level is CheckLevel.FAIL for check in checks)
 
 
 def test_half_of_a_unit_is_not_launched():
@@ -343,21 +260,3 @@ def test_more_drafts_than_a_block_holds():
     assert (check.level, check.fix) == (CheckLevel.WARN, "--num-speculative-tokens 15")
     published = named(situation("qwen3.8-27b", GB10, settings={"n": 8}), "drafts")
     assert "NVIDIA" in published.finding
-
-
-@pytest.mark.parametrize(
-    ("port", "level", "ports"),
-    [
-        pytest.param(8000, CheckLevel.WARN, ["8000"], id="the recipe's, which is held"),
-        pytest.param(8002, CheckLevel.OK, ["8002", "8000"], id="the next free one"),
-        pytest.param(8005, CheckLevel.OK, ["8005"], id="another one"),
-    ],
-)
-def test_skipped_port_is_named_in_check(monkeypatch, port, level, ports):
-    """Somebody has 8000 and 8001, where nobody need listen; the launch screen has moved on to 8002 already."""
-    monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: max(wanted, 8002))
-    monkeypatch.setattr(lifecycle, "port_owner", lambda _: "somebody")
-    asked = situation(RECIPE, DESKTOP)
-    planned = replace(asked, plan=replace(asked.plan, port=port, request=LaunchRequest(recipe=RECIPE)))
-    check = named(planned, "port")
-    assert (check.level, re.findall(r"\b800\d\b", check.finding)) == (level, ports)

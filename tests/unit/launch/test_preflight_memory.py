@@ -69,15 +69,6 @@ def test_requests_that_are_too_long():
     assert tried(long, found.fix.replace(str(proposed), str(proposed + 2048))).level is not CheckLevel.OK
 
 
-def test_many_sequences_crowd_out_kv_cache():
-    settings = {"max-num-seqs": 1024, "max-num-batched-tokens": 32768}
-    many = situation(RECIPE, DESKTOP, models=sized(18.5), settings=settings)
-    found = check(many)
-    assert found.level is not CheckLevel.OK
-    assert "--set max-num-seqs=4 --set max-num-batched-tokens=4096" in found.fix
-    assert tried(many, found.fix).level is CheckLevel.OK
-
-
 def test_weights_that_do_not_fit():
     found = check(situation(RECIPE, replace(DESKTOP, memory_total=16 * GIB), models=sized(52)))
     assert found.level is CheckLevel.FAIL
@@ -97,25 +88,6 @@ def test_a_variant_that_fits_is_named():
     assert (large.level, "--variant fp8 (33 GB)" in large.fix) == (CheckLevel.FAIL, True)
     small = check(situation("gemma-4-31b", DESKTOP, models=sized(62)))
     assert [name in small.fix for name in ("nvfp4", "qat-int4", "fp8,", "z-lab")] == [False, True, False, False]
-
-
-def test_the_gpu_with_the_least_counts():
-    other = replace(DESKTOP, index=1, uuid="GPU-b", memory_used=20 * GIB)
-    words = {"tensor-parallel-size": 2}
-    assert check(situation(RECIPE, DESKTOP, replace(DESKTOP, index=1), settings=words)).level is CheckLevel.OK
-    assert check(situation(RECIPE, DESKTOP, other, settings=words)).level is CheckLevel.FAIL
-
-
-def test_what_is_unknown_is_named(snapshot):
-    unknown = situation(RECIPE, DESKTOP, settings={"drafter.model": "some/other"})
-    found = check(unknown)
-    assert found.level is CheckLevel.OK
-    assert found.finding == snapshot
-
-
-@pytest.mark.parametrize("memory", [None, 0])
-def test_gpu_without_known_memory_skips_memory_check(memory):
-    assert names(situation(RECIPE, replace(DESKTOP, memory_total=memory))) == ["orphans"]
 
 
 @pytest.mark.parametrize(

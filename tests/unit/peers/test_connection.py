@@ -4,25 +4,24 @@ import asyncio
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from dflash_tui import __version__
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.events import Preparing, Step
+from dflash_tui.events import Preparing, Step, encode
 from dflash_tui.machine.network import Network
-from dflash_tui.peers import connection, transport
-from dflash_tui.peers.connection import (
-    PROTOCOL,
-    Done,
-    Greeting,
-    RankProgress,
-    Refused,
-    encode_line,
-    open_connection,
-)
+from dflash_tui.peers import transport
+from dflash_tui.peers.connection import Greeting, greet_host
+from dflash_tui.peers.connection import ask as ask_host
 from dflash_tui.peers.transport import NeedsProgram
 
-GREETING = Greeting(PROTOCOL, "0.1.0", "b", "aarch64", "boot", 5, 9, Network())
-SAID = encode_line("hello", 1, GREETING).decode()
+GREETING = Greeting(__version__, "b", "aarch64", "boot", 5, 9, Network())
+
+
+def build_answer(value: object) -> str:
+    return msgspec.json.encode({"event": "answer", "value": value}).decode()
 
 
 @pytest.fixture
@@ -39,9 +38,8 @@ def ssh(tmp_path, monkeypatch):
     return put
 
 
-async def ask(timeout: float = 20.0):
-    async with open_connection("spark-b") as peer:
-        return await peer.ask("stop", Done, timeout, run="r")
+def ask() -> None:
+    asyncio.run(ask_host("spark-b", "stop", type(None), 20.0, run="r"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,7 @@ def test_why_a_host_is_not_reached(code, errors, words, ssh):
     quoted = errors.replace("'", "")
     ssh(f"printf '%s\\n' '{quoted}' >&2; exit {code}")
     with pytest.raises(UsageError, match=words) as error:
-        asyncio.run(ask())
+        ask()
     assert error.value.hint
     assert error.value.evidence
 
@@ -69,11 +67,11 @@ def test_why_a_host_is_not_reached(code, errors, words, ssh):
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "$(x)"])
 def test_invalid_host_name_never_reaches_ssh(host):
     with pytest.raises(UsageError, match="not a name"):
-        transport.build_agent_command(host)
+        transport.build_agent_command(host, "hello")
 
 
 def test_ssh_is_given_words_and_asks_nothing():
-    command = transport.build_agent_command("ann@spark-b")
+    command = transport.build_agent_command("ann@spark-b", "hello")
     assert command[:2] == ["ssh", "-T"]
     assert command[-3:-1] == ["--", "ann@spark-b"]
     assert {"BatchMode=yes", "ControlPath=none"} <= {*command}
@@ -82,10 +80,14 @@ def test_ssh_is_given_words_and_asks_nothing():
 
 def test_remote_command_is_safe_in_every_shell():
     """The user's own reads them first, which may be csh or fish: one line, nothing but single quotes around it."""
-    for command in (transport.build_agent_command("b"), transport.build_install_command("b", "12", "x-1.whl")):
+    for command in (
+        transport.build_agent_command("b", "stop"),
+        transport.build_install_command("b", "exit 1", "x-1.whl"),
+    ):
         words = command[-1]
-        assert words.startswith("sh -c '")
-        assert (words.count("'"), {*"\n!\\"} & {*words}) == (2, set())
+        script, _, rest = words.removeprefix("sh -c '").partition("'")
+        assert {*"\n!\\"} & {*script} == set()
+        assert {*'\n!"'} & {*rest} == set()
 
 
 @pytest.mark.parametrize(("hosts", "is_wrong"), [(["a", "a"], True), (["a", "b"], False), (["local", "local"], False)])
@@ -98,19 +100,17 @@ def test_a_host_named_twice(hosts, is_wrong):
         assert not is_wrong
 
 
-def test_another_protocol_is_refused(ssh):
-    ssh(f"""printf '%s' '{SAID.replace(f'"protocol":{PROTOCOL}', '"protocol":99')}'; cat >/dev/null""")
-    with pytest.raises(UsageError, match="another version"):
-        asyncio.run(ask())
-
-
-@pytest.mark.parametrize(("is_own", "kind"), [("true", NeedsProgram), ("false", UsageError)])
-def test_own_program_with_other_protocol_is_replaceable(is_own, kind, ssh):
-    said = SAID.replace(f'"protocol":{PROTOCOL}', '"protocol":99').replace('"is_own":false', f'"is_own":{is_own}')
-    ssh(f"printf '%s' '{said}'; cat >/dev/null")
-    with pytest.raises(UsageError) as error:
-        asyncio.run(ask())
-    assert type(error.value) is kind
+@pytest.mark.parametrize(
+    ("version", "is_own", "is_refused"), [("9", True, True), ("9", False, False), (__version__, True, False)]
+)
+def test_own_program_of_other_release_needs_replacing(version, is_own, is_refused, ssh):
+    said = build_answer(replace(GREETING, version=version, is_own=is_own))
+    ssh(f"read a; printf '%s\\n' '{said}'")
+    if not is_refused:
+        assert asyncio.run(greet_host("spark-b")).greeting.version == version
+        return
+    with pytest.raises(NeedsProgram):
+        asyncio.run(greet_host("spark-b"))
 
 
 def test_missing_program_on_host_raises_needs_program(ssh):
@@ -118,66 +118,47 @@ def test_missing_program_on_host_raises_needs_program(ssh):
     for script in ("exit 127", "echo 'bash: dflash-tui: command not found' >&2; exit 1"):
         ssh(script)
         with pytest.raises(NeedsProgram) as error:
-            asyncio.run(ask())
+            ask()
         assert error.value.host == "spark-b"
 
 
 def test_login_shell_output_is_skipped(ssh):
-    ssh(f"""printf 'Welcome\\n\\033[2J{{"say":"hello"}}\\n%s' '{SAID}'; read a; read b
-    printf '%s' '{encode_line("answer", 2, Done()).decode()}'; cat >/dev/null""")
-    assert asyncio.run(ask()) == Done()
+    ssh(f"""printf 'Welcome\\n\\033[2J{{"event":"hello"}}\\n%s\\n' '{build_answer(None)}'; cat >/dev/null""")
+    ask()
 
 
 def test_a_refusal_is_an_error_of_ours(ssh):
-    refusal = encode_line("refused", 2, Refused("no room", "x", "y", 4)).decode()
-    ssh(f"printf '%s' '{SAID}'; read a; read b; printf '%s' '{refusal}'; cat >/dev/null")
+    ssh("""printf '{"event":"error","what":"no room","do":"y","exit_code":4}\\n'; cat >/dev/null""")
     with pytest.raises(DflashError, match="spark-b: no room"):
-        asyncio.run(ask())
+        ask()
+
+
+def test_unexpected_answer_is_refused(ssh):
+    ssh(f"printf '%s\\n' '{build_answer([1])}'")
+    with pytest.raises(DflashError, match="unexpected answer"):
+        ask()
 
 
 def test_ssh_gets_no_secret_of_ours(ssh, tmp_path, monkeypatch):
     """What it hands to a proxy command or to the other host is not ours to choose."""
     monkeypatch.setenv("HF_TOKEN", "planted-4711-secret-token")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
-    ssh(f"env > {tmp_path}/env; printf '%s' '{SAID}'; sleep 60")
-
-    async def look() -> None:
-        async with open_connection("spark-b"):
-            pass
-
-    asyncio.run(look())
+    ssh(f"env > {tmp_path}/env; printf '%s\\n' '{build_answer(None)}'")
+    ask()
     variables = (tmp_path / "env").read_text().splitlines()
     assert ("SSH_AUTH_SOCK=/run/agent" in variables, any("planted" in line for line in variables)) == (True, False)
 
 
 def test_connection_lost_mid_request_reports_ssh_error(ssh):
-    ssh(f"printf '%s' '{SAID}'; read a; read b; echo 'client_loop: send disconnect' >&2; exit 255")
+    ssh("read a; echo 'client_loop: send disconnect' >&2; exit 255")
     with pytest.raises(DflashError) as error:
-        asyncio.run(ask())
+        ask()
     assert "send disconnect" in error.value.evidence
 
 
 def test_a_preparation_over_there_is_reported_here(ssh):
-    step = encode_line("preparing", 0, RankProgress(Preparing(1.0, Step.INSTALL, "halfway", 0.5))).decode()
-    step += encode_line("answer", 2, Done()).decode()
-    ssh(f"printf '%s' '{SAID}'; read a; read b; printf '%s' '{step}'; cat >/dev/null")
+    step = encode(Preparing(1.0, Step.INSTALL, "halfway", 0.5)).decode()
+    ssh(f"printf '%s\\n%s\\n' '{step}' '{build_answer(None)}'")
     events: list[Preparing] = []
-
-    async def look() -> None:
-        async with open_connection("spark-b") as peer:
-            peer.report = events.append
-            await peer.ask("stop marked", Done, 20.0)
-
-    asyncio.run(look())
+    asyncio.run(ask_host("spark-b", "prepare", type(None), report=events.append))
     assert [event.fraction for event in events] == [0.5]
-
-
-def test_agent_gets_beats_during_long_request(ssh, monkeypatch):
-    """It ends when it hears nothing for half a minute, and an installation takes longer."""
-    monkeypatch.setattr(connection, "_IDLE_BEAT", 0.02)
-    done = encode_line("answer", 2, Done()).decode()
-    count = (
-        """n=0; while [ $n -lt 3 ] && read l; do case "$l" in *'"beat"'*'"renews":false'*) n=$((n+1));; esac; done"""
-    )
-    ssh(f"printf '%s' '{SAID}'; {count}; printf '%s' '{done}'; cat >/dev/null")
-    assert asyncio.run(ask()) == Done()

@@ -3,8 +3,6 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -14,14 +12,16 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.events import RankSampled, RankState
 from dflash_tui.machine import network
 from dflash_tui.peers import keeper
-from dflash_tui.peers.connection import RankBeat
 from dflash_tui.peers.keeper import Keeper
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import FarRank, Run
+from dflash_tui.runs.server_process import RankStatus
 from tests.support.fake_runs import made, recorded
 
-BEAT = RankBeat(is_alive=True, processes=3, workers=1, suspended=0, resident=5, memory_available=6)
+SAMPLE = RankSampled(0.0, 1, "", RankState.RUNNING, 0.0, resident=5, available=6)
+SUSPENDED = replace(SAMPLE, state=RankState.SUSPENDED, why="2 of its processes were stopped by a signal")
+ENDED = replace(SAMPLE, state=RankState.ENDED, why="it exited")
 
 
 @pytest.fixture
@@ -31,48 +31,32 @@ def run(folders) -> Run:
     return known
 
 
-def state_after(run: Run, *beats: RankBeat) -> tuple[RankState, bool]:
-    keeping = Keeper(run)
-    for beat in beats:
-        keeping._judge(run.far_ranks[0], beat)
+def read_rank(run: Run) -> RankStatus:
     [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
-    return rank.state, keeping._fallen.is_set()
+    return rank
 
 
 @pytest.mark.parametrize(
-    ("beats", "state", "is_fallen"),
-    [
-        ([BEAT], RankState.RUNNING, False),
-        ([BEAT, replace(BEAT, is_alive=False)], RankState.ENDED, True),
-        ([BEAT, *[replace(BEAT, workers=0)] * 2], RankState.ENDED, True),  # its launcher takes seconds to follow
-        ([BEAT, replace(BEAT, workers=0), BEAT], RankState.RUNNING, False),  # it changed its name meanwhile
-        ([replace(BEAT, workers=0)], RankState.RUNNING, False),  # it has none yet
-        ([BEAT, replace(BEAT, suspended=2)], RankState.SUSPENDED, False),
-        ([BEAT, replace(BEAT, suspended=2), BEAT], RankState.RUNNING, False),
-    ],
+    ("samples", "is_fallen"), [([SAMPLE], False), ([SAMPLE, ENDED], True), ([SAMPLE, SUSPENDED], False)]
 )
-def test_what_a_beat_says_of_a_rank(run, beats, state, is_fallen):
-    assert state_after(run, *beats) == (state, is_fallen)
-
-
-def test_why_a_rank_was_ended_is_kept(run):
-    state_after(run, BEAT, replace(BEAT, is_alive=False, why="nobody renewed its lease for 120 s"))
-    kept = server_process.read_kept(run)
-    assert kept is not None
-    assert "lease" in str(kept.ranks[0])
-    assert server_process.list_left(run) == []
+def test_state_of_a_rank_is_kept(run, samples, is_fallen):
+    keeping = Keeper(run)
+    for sample in samples:
+        keeping.judge(run.far_ranks[0], sample)
+    rank = read_rank(run)
+    assert (rank.state, rank.why, keeping._fallen.is_set()) == (samples[-1].state, samples[-1].why, is_fallen)
+    assert bool(server_process.list_left(run)) is not is_fallen
+    assert recorded(run, RankSampled)[-1].host == "spark-b"
 
 
 async def test_stop_retries_unreachable_host_and_reports_it(run, monkeypatch):
     tries = []
 
-    @asynccontextmanager
-    async def refuse(host: str) -> AsyncIterator[None]:
+    async def refuse(host: str, *_: object, **__: object) -> None:
         tries.append([str(rank) for rank in server_process.list_left(run)])
         raise UsageError(f"{host} cannot be reached")
-        yield
 
-    monkeypatch.setattr(keeper, "open_connection", refuse)
+    monkeypatch.setattr(keeper, "ask", refuse)
     monkeypatch.setattr(keeper, "LEASE_SECONDS", 0.1)
     monkeypatch.setattr(keeper, "_STOP_SECONDS", 0.1)
     monkeypatch.setattr(keeper, "_RETRY", 0.01)
@@ -85,61 +69,38 @@ async def test_stop_retries_unreachable_host_and_reports_it(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("beats", "trouble"),
-    [([BEAT], ""), ([BEAT, replace(BEAT, suspended=2)], "suspended"), ([BEAT, replace(BEAT, is_alive=False)], "")],
+    ("samples", "trouble"), [([SAMPLE], ""), ([SAMPLE, SUSPENDED], "suspended"), ([SAMPLE, ENDED], "")]
 )
-async def test_rank_trouble_before_stop_is_kept(beats, trouble, run, monkeypatch):
+async def test_rank_trouble_before_stop_is_kept(samples, trouble, run, monkeypatch):
     """It is stopped then, and `why` would not know that it was suspended."""
 
-    @asynccontextmanager
-    async def connect(_: str) -> AsyncIterator[StoppingPeer]:
-        yield StoppingPeer()
+    async def stop(*_: object, **__: object) -> None:
+        pass
 
-    monkeypatch.setattr(keeper, "open_connection", connect)
+    monkeypatch.setattr(keeper, "ask", stop)
     keeping = Keeper(run)
-    for beat in beats:
-        keeping._judge(run.far_ranks[0], beat)
+    for sample in samples:
+        keeping.judge(run.far_ranks[0], sample)
     await keeping.stop_rank(run.far_ranks[0])
-    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
+    rank = read_rank(run)
     assert rank.trouble.partition(" ")[0] == trouble
     assert rank.state in {RankState.STOPPED, RankState.ENDED}
 
 
-class StoppingPeer:
-    """A connection over which a rank is stopped at once."""
-
-    async def ask(self, *_: object, **__: object) -> None:
-        """Stop it."""
-
-
-def test_nccl_network_is_read_from_copied_log(run):
-    """Recorded for alarms and screens, and kept for `ps`; a keeper that takes over does not forget it."""
-    keeping = Keeper(run)
-    for data in (b"a:1:1 [0] NCCL INFO Using net", b"work Socket\nx"):
-        keeping._copy(run.far_ranks[0], data)
-        keeping._judge(run.far_ranks[0], BEAT)
-    assert [sample.network for sample in recorded(run, RankSampled)] == ["", "Socket"]
-    Keeper(run)._judge(run.far_ranks[0], BEAT)
-    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
-    assert rank.network == "Socket"
+def test_nccl_network_outlasts_a_reconnection(run):
+    """The far side reads it from the log, and begins after what was copied."""
+    for name in ("", "Socket", ""):
+        Keeper(run).judge(run.far_ranks[0], replace(SAMPLE, network=name))
+    assert [sample.network for sample in recorded(run, RankSampled)] == ["", "Socket", "Socket"]
+    assert read_rank(run).network == "Socket"
 
 
 @pytest.mark.parametrize(("unplugged", "named"), [({"eth7"}, "eth7"), ({"eth8"}, "")])
 def test_unplugged_cable_is_reported_for_running_rank(unplugged, named, run, monkeypatch):
-    """It is reached over another network, and nobody else would say why no token comes."""
+    """It is reached over another network, and nothing else would say why no token comes."""
     ends = (ClusterHost("", "10.0.0.1", "eth7"), ClusterHost("spark-b", "10.0.0.2", "eth8"))
     monkeypatch.setattr(network, "is_unplugged", unplugged.__contains__)
     linked = replace(run, plan=replace(run.plan, cluster=Cluster(ends)))
-    assert state_after(linked, BEAT) == (RankState.RUNNING, False)
-    [rank] = (server_process.read_kept(run) or pytest.fail("nothing is kept")).ranks
-    assert rank.why.partition(" ")[0] == named
-    assert [sample.why for sample in recorded(run, RankSampled)] == [rank.why]
-
-
-def test_how_many_processors_a_rank_keeps_busy():
-    """Over two seconds at least; what ended takes its time with it, and a rank with a GPU says nothing of it."""
-    load, seen = keeper.ProcessorLoad(), []
-    for at, worked in [(0.0, 10.0), (1.0, 11.0), (2.0, 12.0), (5.0, 12.3), (7.5, 4.0), (10.0, 9.0), (11.0, None)]:
-        load.take(at, worked)
-        seen.append(load.busy)
-    assert seen == [None, None, 1.0, 0.1, None, 2.0, None]
+    Keeper(linked).judge(run.far_ranks[0], SAMPLE)
+    assert read_rank(run).why.partition(" ")[0] == named
+    assert [sample.why for sample in recorded(run, RankSampled)] == [read_rank(run).why]

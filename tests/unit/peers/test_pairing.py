@@ -1,9 +1,6 @@
 """The hosts of a launch: what is refused before anything is started, and what is compared."""
 
 import asyncio
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,8 +13,7 @@ from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Interface, Network
 from dflash_tui.peers import cluster_launch
-from dflash_tui.peers.connection import PROTOCOL, Greeting, HostSide, PeerConnection
-from dflash_tui.peers.transport import NeedsProgram
+from dflash_tui.peers.connection import Greeting, HostSide, Peer
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.presentation.plan_text import describe_plan
 from tests.support import command_line
@@ -28,7 +24,7 @@ SIDE = HostSide("vllm 0.33.0, python3.12", "none (0)", "setup", "commit 1", "com
 
 
 def greeting(known: Network, boot: str = "other", **fields) -> Greeting:
-    return replace(Greeting(PROTOCOL, "0.1.0", "b", "aarch64", boot, 5, 9, known), **fields)
+    return replace(Greeting(__version__, "b", "aarch64", boot, 5, 9, known), **fields)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +34,7 @@ def here(monkeypatch):
 
 
 def test_link_is_found_from_peer_greeting():
-    link = cluster_launch._find_link([greeting(THERE)], ["b"], "")
+    link = cluster_launch._find_link([Peer("b", greeting(THERE))], "")
     assert [end.address for end in link.ends] == ["192.168.7.1", "192.168.7.2"]
 
 
@@ -52,43 +48,23 @@ def test_link_is_found_from_peer_greeting():
 )
 def test_hosts_that_cannot_be_joined(greetings, hosts, words):
     with pytest.raises(UsageError, match=words) as error:
-        cluster_launch._find_link(greetings, hosts, "")
+        cluster_launch._find_link([*map(Peer, hosts, greetings)], "")
     assert error.value.hint
 
 
-@pytest.mark.parametrize(("version", "warns"), [("9", True), (__version__, False)])
-def test_different_release_on_peer_gives_warning(version, warns):
-    assert bool(cluster_launch._check_host("b", greeting(THERE, version=version)).fix) is warns
+def test_peer_of_other_release_is_refused(monkeypatch):
+    async def greet(host: str) -> Peer:
+        return Peer(host, greeting(THERE, version="9"))
 
-
-@pytest.mark.parametrize(
-    ("version", "is_own", "is_refused"), [("9", True, True), ("9", False, False), (__version__, True, False)]
-)
-def test_own_program_of_other_release_needs_replacing(version, is_own, is_refused, monkeypatch):
-    """It can be replaced from here; another one is warned of."""
-    said = greeting(THERE, version=version, is_own=is_own)
-
-    @asynccontextmanager
-    async def connect(host):
-        yield SimpleNamespace(host=host, greeting=said)
-
-    async def look() -> None:
-        async with cluster_launch.open_peers(["b"]):
-            pass
-
-    monkeypatch.setattr(cluster_launch, "open_connection", connect)
-    if not is_refused:
-        asyncio.run(look())
-        return
-    with pytest.raises(NeedsProgram) as error:
-        asyncio.run(look())
-    assert error.value.host == "b"
+    monkeypatch.setattr(cluster_launch, "greet_host", greet)
+    with pytest.raises(UsageError, match="another version"):
+        asyncio.run(cluster_launch.greet_peers(["b"]))
 
 
 @pytest.mark.parametrize(("host", "warned"), [("b", ["RoCE"]), ("local", [])])
 def test_ranks_of_one_machine_need_no_roce(host, warned):
     """They talk over NVLink or shared memory, and there is no cable to look at."""
-    peer = cast("PeerConnection", SimpleNamespace(host=host, greeting=greeting(THERE)))
+    peer = Peer(host, greeting(THERE))
     planned = command_line.planned("gemma-4-26b-a4b", "--gpu", "h200")
     checks = cluster_launch._check_link(planned, [peer])
     assert [check.name for check in checks if check.level is CheckLevel.WARN] == warned

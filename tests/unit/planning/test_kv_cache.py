@@ -132,8 +132,3 @@ def test_nested_language_config_is_read():
         == kv_cache.read_model_shape(inner)
         == ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64)
     )
-
-
-def test_head_width_is_derived_from_hidden_size():
-    model = ModelConfig(num_hidden_layers=1, num_key_value_heads=2, hidden_size=512, num_attention_heads=8)
-    assert KvCache((model,), in_flight=0).needed(10) == 2 * 2 * 64 * 2 * 10

@@ -6,7 +6,7 @@ import requests
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning import serve_flags
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.resolution import find_recipe_mistakes, list_flag_settings
+from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
 from tests.support import vllm_flags
 
 
@@ -63,11 +63,6 @@ def test_setting_unknown_to_release_is_refused():
     serve_flags.check_settings("0.33.0", {"max-num-seqs": ["--max-num-seqs", "abc"]})  # vLLM judges the value
     with pytest.raises(UsageError, match=r"--set max-num-sqs: .* did you mean --max-num-seqs"):
         serve_flags.check_settings("0.33.0", {"max-num-sqs": ["--max-num-sqs", "8"]})
-
-
-def test_what_is_set_beside_flags_is_none():
-    others = ("env.A", "speculation.b", "patches.c", "start.d", "restart.times", "target.model", "n", "host", "hosts")
-    assert list_flag_settings(dict.fromkeys(others, 1) | {"max_modl_len": 1, "gone": None}) == ["max_modl_len"]
 
 
 def test_shipped_recipes_pass_flag_check_of_release():

@@ -13,8 +13,6 @@ from dflash_tui.planning.derivation.checkpoint import read_checkpoint
 from dflash_tui.planning.derivation.pair import (
     DerivedPair,
     derive_pair,
-    load_architectures,
-    write_recipe_text,
 )
 from dflash_tui.planning.methods import Method
 from tests.support import wheels
@@ -220,15 +218,6 @@ def test_last_layer_is_readable_and_anchor_drafts(drafter, tokens):
     assert derived(GEMMA_26B, drafter).tokens == tokens
 
 
-def test_what_drafts_in_parallel_is_told_to():
-    """By vLLM itself for dflash and dspark, and for P-EAGLE only where it reads the speculators format of a target."""
-    asks = {"speculators_config": {"proposal_methods": [{"speculative_tokens": 5}]}, "draft_vocab_size": 32000}
-    pair = derived(QWEN_8B, {"speculators_model_type": "peagle", "mask_token_id": 4} | asks)
-    assert (pair.method, pair.tokens, pair.speculation) == (Method.EAGLE3, 5, {"parallel_drafting": True})
-    assert derived(QWEN_8B, EAGLE3).speculation == {}
-    assert "parallel_drafting: true" in write_recipe_text(pair)
-
-
 def test_unknown_draft_count_must_be_given():
     drafter = {"architectures": ["DSparkDraftModel"]}
     with pytest.raises(UsageError) as refused:
@@ -289,9 +278,3 @@ def test_batch_holds_drafts_of_all_sequences(block, sequences):
     batched, most = pair.flags["max-num-batched-tokens"], pair.flags["max-num-seqs"]
     assert (most, batched > most * (1 + pair.tokens)) == (sequences, True)
     assert "max-num-seqs" not in derived(QWEN_27B).flags
-
-
-def test_architecture_table_names_valid_methods_and_releases():
-    table = load_architectures()
-    assert {kind.method for kind in (*table.drafters.values(), *table.speculators.values())} <= set(Method)
-    assert all(not known.states or not known.since or known.states >= known.since for known in table.targets.values())

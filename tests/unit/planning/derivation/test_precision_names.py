@@ -2,8 +2,7 @@
 
 import pytest
 
-from dflash_tui.planning.derivation.catalogue import load_catalogue
-from dflash_tui.planning.derivation.checkpoint import arrange_by_precision, split_precision
+from dflash_tui.planning.derivation.checkpoint import arrange_by_precision
 
 LAGUNA = "poolside/Laguna-XS-2.1"
 DRAFTERS = ["z/other-DFlash", f"{LAGUNA}-DFlash", f"{LAGUNA}-DFlash-FP8", "z/last-FP8", f"{LAGUNA}-DFlash-NVFP4",
@@ -29,13 +28,3 @@ def test_drafter_with_target_precision_precedes_its_kind(target, own):
     assert (names[0], names[1], names[-1]) == (DRAFTERS[0], first, "z/last-FP8")
     assert names[2:5] == [name for name in DRAFTERS if name.startswith(LAGUNA) and name != first]
     assert [name for name, is_own in arranged if is_own] == [first]
-
-
-def test_catalogue_names_state_true_precision_or_none():
-    said = {
-        (split_precision(model.repo).precision, model.precision.partition(" ")[0].replace("awq", "int4"))
-        for target in load_catalogue().targets.values()
-        for model in target.variants
-    }
-    assert {name for name, _ in said} >= {"", "fp8", "nvfp4", "int4"}
-    assert [pair for pair in said if pair[0] and pair[0] != pair[1]] == []

@@ -191,42 +191,6 @@ def test_a_recipe_without_any_engine_is_refused(tmp_path, snapshot):
     assert refused(path) == ("title", 1, snapshot)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("a: &x 1\nb: *x", ":2: aliases"),
-        ("title: x\nmode: [0.5", ":3: not YAML"),
-        ("- a\n- b", ":1: expected keys and values"),
-        ("title: !!python/object:x {}", ":1: tags"),
-        ("? [a]\n: b", ":1: expected a word as a key"),
-        ("title: x\nmodes: " + "[" * 30, ":2: nested too deeply"),
-        ("", ":1: expected keys and values"),
-    ],
-)
-def test_what_is_no_recipe_is_refused(tmp_path, content, expected):
-    """YAML that is none, or that is more than a recipe needs, ends in a sentence with its line."""
-    path = written(tmp_path, content)
-    with pytest.raises(RecipeError) as caught:
-        recipe_loader.load_recipe(path)
-    assert str(caught.value).startswith(str(path))
-    assert expected in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: " + b"x" * 300_000, b"[" * 5000, b"a: \x00"])
-def test_binary_or_oversized_recipe_file_is_refused(tmp_path, content):
-    """Binary, huge and deep files cost neither memory nor a traceback."""
-    path = tmp_path / "bad.yaml"
-    path.write_bytes(content)
-    with pytest.raises(RecipeError, match=r"bad\.yaml"):
-        recipe_loader.load_recipe(path)
-
-
-def test_what_is_no_file_is_refused(tmp_path):
-    for path, expected in ((tmp_path, "Is a directory"), (tmp_path / "no.yaml", "No such file")):
-        with pytest.raises(RecipeError, match=expected):
-            recipe_loader.load_recipe(path)
-
-
 @pytest.mark.parametrize("name", ["my recipe", "x" * 65])
 def test_recipe_name_unfit_for_run_is_refused(tmp_path, name, snapshot):
     path = tmp_path / f"{name}.yaml"
