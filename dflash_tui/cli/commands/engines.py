@@ -236,9 +236,6 @@ def engine_list(_args: argparse.Namespace) -> int:
         print_status("no engine yet; launching a recipe installs its own")
     for unused in inventory.list_unused_engines():
         print_status(f"! {unused.what}; {unused.hint}")
-    for folder in inventory.list_leftovers():
-        incomplete = f"is incomplete; `dflash-tui engine remove {folder.name}` removes it"
-        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else incomplete}")
     return 0
 
 
@@ -288,7 +285,7 @@ def engine_inspect(args: argparse.Namespace) -> int:
 def engine_remove(args: argparse.Namespace) -> int:
     """Delete an installed engine, or remove an adopted one from the list."""
     incomplete = paths.engines_folder() / args.engine
-    if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
+    if incomplete in inventory.list_leftovers():
         inventory.clear_leftover(incomplete)
         folder, is_kept = str(incomplete), False
     else:

@@ -107,7 +107,7 @@ def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
     for adopted in (engine for engine in engines if engine.adopted):
         count.measure_folder(Path(adopted.folder))  # counts files that installed engines share with it
     folders = [Path(engine.folder) for engine in engines if not engine.adopted]
-    for folder in (*folders, *inventory.list_leftovers(), *inventory.list_broken_engines()):
+    for folder in (*folders, *inventory.list_leftovers()):
         users = tuple(run.id for run in living if run.plan.engine_folder == str(folder))
         command = f"dflash-tui engine remove {shlex.quote(folder.name)}"
         yield DiskItem("engine", folder.name, count.measure_folder(folder), str(folder), command, users)
