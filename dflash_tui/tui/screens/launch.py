@@ -223,7 +223,7 @@ class LaunchScreen(SizedScreen[None]):
         probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
         classes = self.app.HORIZONTAL_BREAKPOINTS, self.app.VERTICAL_BREAKPOINTS  # set later, all would be styled twice
         for length, edges in zip(self.app.size, classes, strict=True):
-            self.add_class(max(edge for edge in edges if edge[0] <= length)[1], update=False)
+            self.add_class(max(edge for edge in edges or () if edge[0] <= length)[1], update=False)
         self.entries = await asyncio.to_thread(self.load)
         self.running = await asyncio.to_thread(registry.list_living_runs)
         with suppress(TimeoutError):
