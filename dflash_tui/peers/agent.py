@@ -34,7 +34,7 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.monitoring import sampler
-from dflash_tui.peers import cluster_launch, copies, far_installer, keeper
+from dflash_tui.peers import cluster_launch, copies, keeper, transport
 from dflash_tui.peers.connection import Greeting, HostSide, LogChunk, Message, RankChecked, RankOrder, VerbAnswer
 from dflash_tui.peers.copies import CopyManifest, RoomFound
 from dflash_tui.planning.plan import separate_caches
@@ -246,7 +246,7 @@ def _find_run(name: str) -> Run:
 
 def _is_own_program(environment: Path) -> bool:
     home = paths.resolve_links(paths.data_folder())
-    return environment.name.startswith(f"{far_installer.LINK}-") and paths.resolve_links(environment.parent) == home
+    return environment.name.startswith(f"{transport.LINK}-") and paths.resolve_links(environment.parent) == home
 
 
 class RankWatch:

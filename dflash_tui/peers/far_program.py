@@ -26,7 +26,6 @@ from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import start_process
-from dflash_tui.peers.far_installer import MARK
 
 # Variables that change how the remote program draws, besides TERM, which ssh passes on.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
@@ -111,7 +110,7 @@ def _kept_terminal() -> Iterator[None]:
         raise
 
 
-# Longer than the remote side's limit per step.
+MARK = "dflash-tui-install"
 _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
@@ -143,11 +142,11 @@ async def install_program(host: str) -> str:
         DflashError: it was not installed.
     """
     wheel = await asyncio.to_thread(build_own_wheel)
-    text = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "far_installer.py").read_bytes)
-    command = transport.build_install_command(host, str(len(text)), wheel.name, str(len(wheel.data)))
+    script = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "install.sh").read_text)
+    command = transport.build_install_command(host, script, wheel.name, str(len(wheel.data)), __version__)
     async with start_process(command, build_helper_environment(OPENSSH)) as process:
         try:
-            process.stdin.write(text + wheel.data)  # stdin stays open: closing it aborts the installation
+            process.stdin.write(wheel.data)  # stdin stays open: closing it aborts the installation
             kind, said = await asyncio.wait_for(_read_answer(process.stdout), _SECONDS)
             if not kind:
                 error = transport.explain_end(host, await process.wait(), await process.errors)

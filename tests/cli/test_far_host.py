@@ -13,7 +13,7 @@ from dflash_tui import __version__
 from dflash_tui.cli.main import main
 from dflash_tui.machine.network import Network
 from dflash_tui.peers.connection import Greeting
-from dflash_tui.peers.far_installer import MARK
+from dflash_tui.peers.far_program import MARK
 from tests.support import escapes
 from tests.support.far_home import FarHome
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
@@ -103,7 +103,7 @@ def test_terminal_is_asked_before_far_install(far, terminal, tmp_path, answer, c
     put_far_program(far, "exit 7")
     there = (far.root / "near" / "ssh").read_text()
     install = f'touch {installed}; echo "{MARK} installed /far/program 3.12"; cat >/dev/null; exit'
-    first = f"case $words in *venv*) {install};; esac\n[ -e {installed} ] || exit 127"
+    first = f"case $words in *install.sh*) {install};; esac\n[ -e {installed} ] || exit 127"
     far.put_answer(f"for words; do :; done\n{first}\n{there}")
     window = terminal("--host", "spark-b")
     window.until(b"[y/N]")

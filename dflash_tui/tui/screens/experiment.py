@@ -76,6 +76,7 @@ _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 class ExperimentScreen(SizedScreen[None]):
     """Shows an experiment, running or not. It only reads: the driver process does the work."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("enter", "resume", "Resume", key_display="⏎", tooltip="Resume a stopped experiment"),

@@ -110,6 +110,7 @@ def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[K
 class PlaybackScreen(SizedScreen[None]):
     """Plays the answers of two arms by prompt, starting at the median ratio; raises UsageError if there are none."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
         Binding("right,n", "other(1)", "Prompt", key_display="→ ←", tooltip="The next prompt"),

@@ -80,7 +80,10 @@ def test_ssh_is_given_words_and_asks_nothing():
 
 def test_remote_command_is_safe_in_every_shell():
     """The user's own reads them first, which may be csh or fish: one line, nothing but single quotes around it."""
-    for command in (transport.build_agent_command("b", "stop"), transport.build_install_command("b", "12", "x-1.whl")):
+    for command in (
+        transport.build_agent_command("b", "stop"),
+        transport.build_install_command("b", "exit 1", "x-1.whl"),
+    ):
         words = command[-1]
         script, _, rest = words.removeprefix("sh -c '").partition("'")
         assert {*"\n!\\"} & {*script} == set()
