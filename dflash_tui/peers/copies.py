@@ -294,7 +294,7 @@ def _describe_way(cluster: Cluster, rank: int) -> str:
 
 def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     """Return a host's address on the link, with the name by which ssh knows its key."""
-    _, settings, _ = _run_briefly(transport.build_settings_command(host))
+    _, settings, _ = _run_briefly(["ssh", "-G", "--", host])
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
 
 
@@ -312,8 +312,12 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
-    """Return how much of a model this host has, and its free space; `begins` makes the folder of the copy."""
+def describe_rooms(manifests: list[CopyManifest], begins: bool) -> list[RoomFound]:
+    """Return how much of each model this host has, and its free space; `begins` makes the folders of the copies."""
+    return [_describe_room(manifest, begins=begins) for manifest in manifests]
+
+
+def _describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
     folder, work = _find_folders(manifest)
     if begins and manifest.revision is None:
         private_files.ensure_private_folder(work)
