@@ -27,7 +27,6 @@ from dflash_tui.monitoring.server_identity import find_server
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
-from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.derivation.pair import DerivedPair
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.patch_file import Patch
@@ -148,10 +147,9 @@ def _list_drafters(target: str, method: Method | None) -> list[str]:
     rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
     if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
         rows += _read_tree(target, method, {row.drafter for row in rows})
-    arranged = arrange_by_precision(rows, target, lambda row: row.drafter or row.text)
-    for row, is_own in arranged:
-        print_status(f"{row.source:8} {row.text}{f'; {OWN_PRECISION}' if is_own else ''}")
-    return [row.drafter for row, _ in arranged if row.drafter]
+    for row in rows:
+        print_status(f"{row.source:8} {row.text}")
+    return [row.drafter for row in rows if row.drafter]
 
 
 def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
@@ -220,7 +218,7 @@ def report_slowness(address: str) -> Iterator[None]:
         timer.cancel()
 
 
-def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
+def ensure_dataset(words: str | None) -> None:
     """Fetch the data set of the suite `words` if this machine lacks it."""
     if words and (name := suites.name_missing_dataset(words)) is not None:
-        asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))
+        asyncio.run(download.fetch_dataset(name, PreparingLines()))

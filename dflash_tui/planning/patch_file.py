@@ -25,7 +25,6 @@ from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Pro
 from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
-DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
 # Each edit is searched several times in a file of hundreds of kilobytes.
 _MOST_EDITS = 200
 # Python refuses to parse numbers of more than 4,300 digits, which a longer specifier could contain.
@@ -52,16 +51,12 @@ class FileEdits(_Strict, frozen=True):
 
 
 class Fingerprint(_Strict, frozen=True):
-    """A piece of source that shows that something is done: code that uses the name `has`."""
+    """A piece of source that shows that something is done."""
 
     path: RelativePath
     """The file, relative to the `vllm` package."""
-    has: DottedName
-    """The name that the code uses."""
-    in_class: Identifier = ""
-    """The class with the name as a base, a field, or a method that does more than return False."""
-    returns: bool | None = None
-    """The value that the function or method of that name returns at once."""
+    has: Annotated[str, Meta(min_length=1)]
+    """Text that the file contains only then."""
 
 
 class Upstream(Fingerprint, frozen=True):

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark.prompts import name_sampling
-from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    fold_line,
+    format_duration,
+    format_gib,
+    format_megabytes,
+    format_synthetic,
+    pluralize,
+)
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
@@ -82,7 +90,7 @@ def _list_summary(planned: PlannedLaunch) -> list[tuple[str, str]]:
 
 
 def _list_warnings(plan: Plan) -> list[tuple[str, str]]:
-    note = [("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []
+    note = [("note", format_synthetic(plan.synthetic))] if plan.synthetic else []
     return [*note, *(("warning", warning) for warning in plan.warnings)]
 
 

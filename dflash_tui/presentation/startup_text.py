@@ -14,8 +14,9 @@ from dflash_tui.common.formatting import (
     format_percent,
     pluralize,
 )
-from dflash_tui.events import Health, Phase, Step
+from dflash_tui.events import Health, Phase, Preparing, Step
 from dflash_tui.monitoring.startup_history import (
+    MIN_STEP_SECONDS,
     ExpectedStart,
     MedianSeconds,
     StartKind,
@@ -69,13 +70,14 @@ class RowMark(Enum):
 
 
 class StartupRow(NamedTuple):
-    """One phase of a start: seconds so far (None if unknown), expected seconds, and a remark."""
+    """One step or phase of a start: seconds so far (None if unknown), expected seconds, a remark, and what is done."""
 
     mark: RowMark
     name: str
     seconds: float | None
     expected: MedianSeconds | None = None
     note: str = ""
+    fraction: float | None = None
 
 
 def format_expected(expected: MedianSeconds | None) -> str:
@@ -88,6 +90,28 @@ def format_spread(kind: StartKind) -> str:
     if len(kind.times_to_ready) < 2:
         return UNKNOWN
     return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
+
+
+def build_step_rows(state: RunState, now: float, usual: Mapping[Step, MedianSeconds]) -> list[StartupRow]:
+    """Return the steps before the launch, here and on other hosts, with what they took in earlier runs.
+
+    While a step runs its seconds count up, so that it never looks dead: since its last message, or since it began if
+    its usual duration is shown.
+    """
+    rows = []
+    for step, event in state.preparing.items():
+        began = state.step_began[step]
+        guess = usual.get(step) if not event.done or event.at - began >= MIN_STEP_SECONDS else None
+        rows.append(_step_row(event, event.text, began, now, guess))
+    return rows + [_step_row(far, f"{far.host}: {far.text}", far.at, now, None) for far in state.far_steps.values()]
+
+
+def _step_row(event: Preparing, text: str, began: float, now: float, guess: MedianSeconds | None) -> StartupRow:
+    if event.done:
+        took = event.at - began if event.at > began else None  # there was nothing to do
+        return StartupRow(RowMark.DONE, event.step.value, took, guess, text)
+    since = max(0.0, now - (began if guess else event.at))
+    return StartupRow(RowMark.RUNNING, event.step.value, since, guess, text, event.fraction)
 
 
 def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:

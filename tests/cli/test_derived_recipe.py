@@ -168,28 +168,6 @@ def test_target_alone_lists_drafters_of_hub_tree(hub, capsys):
     assert not hub.sent("model.safetensors")
 
 
-def test_drafter_with_matching_precision_is_proposed_first(hub, capsys):
-    """Those of one name alone change places; the plan and a recipe say it, too."""
-    names = ["z/big-DFlash", "z/big-DFlash-FP8", "z/big-DFlash-NVFP4"]
-    hub.repos = {name: {"config.json": json.dumps(DRAFTER).encode(), "model.safetensors": b"w"} for name in names}
-    hub.repos["owner/big-NVFP4"] = {
-        "config.json": json.dumps(TARGET | {"mtp_num_hidden_layers": 0}).encode(),
-        "model.safetensors": b"w",
-    }
-    hub.tags = {name: ["base_model:owner/big-NVFP4"] for name in names}
-    assert main.main(["plan", "--target", "owner/big-NVFP4", "--gpu", "h100"]) == 2
-    error = capsys.readouterr().err
-    listed = [line for line in error.splitlines() if line.startswith("hub ")]
-    assert [line.split()[2] for line in listed] == [names[2], *names[:2]]
-    assert ["own precision" in line for line in listed] == [True, False, False]
-    assert error.count(f"--drafter {names[2]}") == 2
-    words = ["--target", "owner/big-NVFP4", "--drafter"]
-    assert main.main(["recipes", "new", "mine", *words, names[2]]) == 0
-    assert "own precision" in (paths.user_recipes_folder() / "mine.yaml").read_text()
-    assert main.main(["plan", *words, names[1], "--gpu", "h100"]) == 0
-    assert "own precision" in capsys.readouterr().err
-
-
 MISTRAL = '{"chat_template": "[TOOL_CALLS]"}'
 CALLS = """<tool_call>{"name": x, "arguments": y}</tool_call>"""
 

@@ -18,7 +18,6 @@ from tests.support import fake_nvml, wheels
 from tests.support.json_lines import check_lines
 from tests.support.selection import leave_to_long
 
-pytestmark = pytest.mark.usefixtures("looked_at_once")
 WANTED = {path for name in sorted(paths.list_patch_files()) for path in patch_file.load_patch(name).paths}
 WANTED |= {
     patch.upstream.path for name in sorted(paths.list_patch_files()) if (patch := patch_file.load_patch(name)).upstream

@@ -225,7 +225,7 @@ def test_what_is_being_installed_is_left_alone(folders, snapshot):
     half.mkdir(parents=True)
     with half.with_name(f".{half.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert f"{half} is being installed" in dflash("list").stderr
+        assert f"{half} is not used: it is being installed" in dflash("list").stderr
         refused = dflash("remove", half.name)
         assert refused.returncode == 2
         assert refused.stderr == snapshot

@@ -54,6 +54,8 @@ def test_running_server_is_an_arm():
     assert not any(boot.error for boot in report.boots)
     [one] = report.comparisons
     assert (one.boots, one.suggestive, one.measure) == ((1, 2), True, "tok/s")
+    assert one.outputs
+    assert one.outputs.boots == (1, 2)
     notes = {confound.what: confound for confound in one.confounds}
     assert "2 turns at it count as one boot" in notes[f"{url} was running already and was not started again"].evidence
     assert notes["the arms name different models"].evidence.startswith("m and ")

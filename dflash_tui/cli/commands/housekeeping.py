@@ -13,7 +13,7 @@ import msgspec
 import platformdirs
 import shtab
 
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.console import print_data, print_items, print_status, print_table
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gigabytes
@@ -52,19 +52,16 @@ class DiskItem(msgspec.Struct, frozen=True):
     """The running servers that use it."""
 
 
-def disk(args: argparse.Namespace) -> int:
+def disk(_args: argparse.Namespace) -> int:
     """Print the disk usage, the largest items of each kind first, with the commands that remove them."""
     items = sorted(_list_items(), key=lambda item: (_KINDS.index(item.kind), -item.bytes))
-    if args.json:
-        for item in items:
-            print_json(item)
-        return 0
+    print_items(items)
     rows = [*_list_rows(items)]
     if rows:
         rows.append(("total", "", format_gigabytes(sum(item.bytes for item in items)), ""))
-        print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     else:
         print_status("dflash-tui uses no disk space here")
+    print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     place = paths.find_existing(paths.data_folder())
     print_status(f"{format_gigabytes(shutil.disk_usage(place).free)} free on the disk of {place}")
     return 0
@@ -110,7 +107,7 @@ def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
     for adopted in (engine for engine in engines if engine.adopted):
         count.measure_folder(Path(adopted.folder))  # counts files that installed engines share with it
     folders = [Path(engine.folder) for engine in engines if not engine.adopted]
-    for folder in (*folders, *inventory.list_leftovers(), *inventory.list_broken_engines()):
+    for folder in (*folders, *inventory.list_leftovers()):
         users = tuple(run.id for run in living if run.plan.engine_folder == str(folder))
         command = f"dflash-tui engine remove {shlex.quote(folder.name)}"
         yield DiskItem("engine", folder.name, count.measure_folder(folder), str(folder), command, users)

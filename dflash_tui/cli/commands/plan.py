@@ -11,7 +11,15 @@ from contextlib import suppress
 import msgspec
 
 from dflash_tui.cli.commands.hosts import plan_over_peers
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
+from dflash_tui.cli.console import (
+    print_data,
+    print_json,
+    print_result,
+    print_status,
+    print_table,
+    print_text,
+    terminal_width,
+)
 from dflash_tui.cli.json_lines import CheckLine, UnitText
 from dflash_tui.cli.requests import confirm_trust, read_launch_request
 from dflash_tui.common import paths
@@ -80,15 +88,12 @@ _HEADER = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "
 def plan(args: argparse.Namespace) -> int:
     """`plan RECIPE`: print what a launch would do."""
     planned = plan_over_peers(read_launch_request(args), args, with_commands=True)
-    if args.json:
-        expected = [msgspec.to_builtins(band) for band in planned.plan.expected]
-        figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
-        print_json(msgspec.to_builtins(planned.plan) | figures)
-    else:
-        width = terminal_width()
-        command = format_command(planned.plan, brief=True).replace("\n", "\n  ")
-        summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
-        print_data(describe_plan(planned, width) if args.verbose else summary)
+    expected = [msgspec.to_builtins(band) for band in planned.plan.expected]
+    figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
+    width, command = terminal_width(), format_command(planned.plan, brief=True).replace("\n", "\n  ")
+    summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
+    text = describe_plan(planned, width) if args.verbose else summary
+    print_result(msgspec.to_builtins(planned.plan) | figures, text)
     if not args.json and not args.verbose:
         print_status("--verbose has its patches, startup optimizations, published figures, and what differs from them")
     checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
@@ -128,12 +133,8 @@ def doctor(args: argparse.Namespace) -> int:
             print_status(f"{format_gib(freed)} of page cache released")
         report = asyncio.run(_check_all_hosts(planned))
     for check in report.checks:
-        if args.json:
-            print_json(CheckLine.from_check(check))
-        else:
-            print_data(name_commands(format_check(check, terminal_width())))
-    if not args.json:
-        print_data(format_verdict(report))
+        print_result(CheckLine.from_check(check), name_commands(format_check(check, terminal_width())))
+    print_text(format_verdict(report))
     return 4 if report.failed else 0
 
 
@@ -142,11 +143,8 @@ def service(args: argparse.Namespace) -> int:
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
     name, text = f"dflash-tui-{planned.plan.recipe}.service", _format_unit(args, planned.plan)
-    if args.json:
-        print_json(UnitText(name, text))
-    else:
-        print_data(text.rstrip("\n"))
-        print_status(f"write it to ~/.config/systemd/user/{name}, then systemctl --user daemon-reload")
+    print_result(UnitText(name, text), text.rstrip("\n"))
+    print_status(f"write it to ~/.config/systemd/user/{name}, then systemctl --user daemon-reload")
     return 0
 
 

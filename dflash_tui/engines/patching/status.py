@@ -156,8 +156,8 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     upstream = text_edits.matches_fingerprint(patch.upstream, texts)
     if upstream and patch_file.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
-    if fit is EditFit.ABSENT and _matches_any_use(patch):
-        upstream = False
+    if fit is EditFit.ABSENT and patch.upstream and patch.upstream.path in patch.paths:
+        upstream = False  # the name may have another purpose there
     if upstream and (patch_file.explain_caveat(patch, build) or not patch_file.covers_build(patch, build)):
         return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it")
     other = bool(patch.by_others) and all(text_edits.matches_fingerprint(mark, texts) for mark in patch.by_others)
@@ -167,14 +167,6 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     in_place = (Path(engine.folder) / PATCHED_IN_PLACE).exists()
     author = "put in place by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
     return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, [f"{form}, {author}", why])))
-
-
-def _matches_any_use(patch: Patch) -> bool:
-    """Whether upstream's fingerprint is any use of a name in a patched file, which may have another purpose."""
-    fingerprint = patch.upstream
-    if fingerprint is None or fingerprint.path not in patch.paths:
-        return False
-    return not fingerprint.in_class and fingerprint.returns is None
 
 
 def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:

@@ -19,7 +19,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import load_yaml
 from dflash_tui.machine.hardware import SM_12X, Hardware
-from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, Checkpoint, Precision, split_precision
+from dflash_tui.planning.derivation.checkpoint import Checkpoint, Precision
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -74,6 +74,13 @@ class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 register_type(ArchitectureTable)
 
 
+# The precision at the end of a model's name.
+_PRECISION = re.compile(
+    r"[-_.](?:quantized[-_.])?(?:fp8|nvfp4|mxfp4|int4|int8|awq|gptq|w4a16|w8a8|bf16|fp16)"
+    r"(?:[-_.](?:dynamic|block|static|autoround|int4|4bit|8bit|w4a4|ct))?$"
+)
+
+
 @cache
 def load_architectures() -> ArchitectureTable:
     """Return the shipped table."""
@@ -82,7 +89,7 @@ def load_architectures() -> ArchitectureTable:
 
 def find_card(target: Checkpoint) -> Card:
     """Return the target's card; an empty one if the table has none."""
-    return load_architectures().cards.get(_last_part(split_precision(target.name).base), Card())
+    return load_architectures().cards.get(_PRECISION.sub("", _last_part(target.name).lower()), Card())
 
 
 _GB10 = (Hardware.GB10,)
@@ -234,8 +241,6 @@ class _Derivation:
     def derive(self, asked_tokens: int | None) -> DerivedPair:
         target, drafter, method = self.target, self.drafter, self.method
         _refuse_wrong_pair(target, drafter, method)
-        if drafter and method is not Method.DRAFT_MODEL:
-            self.compare_precisions(drafter)
         tokens = self.find_tokens(asked_tokens)
         oldest = self.find_release()
         newest = self.find_last_release(oldest)
@@ -281,15 +286,6 @@ class _Derivation:
                 return method
         self.add_fact("method", "draft_model", "the drafter is a model of its own")
         return Method.DRAFT_MODEL
-
-    def compare_precisions(self, drafter: Checkpoint) -> None:
-        """Compare the precision in the drafter's name with the target's: makers publish a drafter per precision."""
-        theirs, ours = split_precision(drafter.name).precision, _read_precision(self.target)
-        if theirs and theirs == ours:
-            self.add_fact("drafter", theirs, f"{OWN_PRECISION}, by its name")
-        elif theirs and ours is not None:
-            what = f"the drafter is in {theirs} by its name, and the target in {ours or '16 bits'}"
-            self.warnings.append(f"{what}: where one of {OWN_PRECISION} is published, take that")
 
     def find_tokens(self, asked: int | None) -> int:
         counted = _count_tokens(self.target, self.drafter, self.method) or (asked and (asked, "asked for"))
@@ -399,14 +395,6 @@ class _Derivation:
             yield _SM_90, "warnings", [says], "sm_90 has no FP4 arithmetic"
         if target.precision is Precision.FP8_BLOCKS and not target.architecture.startswith("Qwen3_5"):
             yield tuple(sorted(SM_12X)), "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)"
-
-
-def _read_precision(target: Checkpoint) -> str | None:
-    if named := split_precision(target.name).precision:
-        return named
-    if target.precision is Precision.NVFP4:
-        return Precision.NVFP4.value
-    return target.quantization if target.quantization in {"", "fp8", "mxfp4"} else None
 
 
 def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:

@@ -13,7 +13,6 @@ from dflash_tui.engines import model_config
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import CataloguePair
-from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation import recipe_text
 from dflash_tui.presentation.recipe_text import Place
@@ -130,7 +129,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             for pair in catalogues.find_pairs(self.catalogue, model)
             if pair.method is not Method.NONE
         ]
-        self._show(rows, model)
+        self._show(rows)
         self.show_heading(f"asking the hub about {model} …")
         try:
             drafters = await model_config.find_tree_drafters(model)
@@ -143,22 +142,15 @@ class DrafterDialog(ListDialog[DrafterChoice]):
                 _Row(DrafterChoice(model, drafter.repo), drafter.repo, recipe_text.describe_tree_drafter(drafter))
                 for drafter in others
             ]
-            self._show(rows, model)
+            self._show(rows)
             none = "nothing is known to draft for it; n-grams need no drafter (m)"
             self.show_heading(f"Drafters of {model}" if rows else none)
 
-    def _show(self, rows: list[_Row], model: str) -> None:
+    def _show(self, rows: list[_Row]) -> None:
         """List drafters; a row that the user has moved to stays highlighted, else the first."""
-        arranged = arrange_by_precision(rows, model, lambda row: row.name)
         moved_to = self.choices[self.place] if self.place and self.choices else None
-        self.choices = [row for row, _ in arranged]
-        lines = [
-            Content.assemble(
-                (row.name, "bold"),
-                (f"\n  {OWN_PRECISION}; {row.facts}" if is_own else f"\n  {row.facts}", MUTED_ROW),
-            )
-            for row, is_own in arranged
-        ]
+        self.choices = list(rows)
+        lines = [Content.assemble((row.name, "bold"), (f"\n  {row.facts}", MUTED_ROW)) for row in rows]
         self.show_rows(lines, self.choices.index(moved_to) if moved_to in self.choices else 0)
         if lines:
             self.close_field()

@@ -84,6 +84,7 @@ class _GrowingText:
 class ChatScreen(SizedScreen[None]):
     """Shows the conversation with one run; another run begins a new one."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer; without one go back"),
         Binding("ctrl+c", "stop", "Stop", show=False, priority=True, tooltip="Stop the answer"),

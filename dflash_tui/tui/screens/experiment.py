@@ -18,6 +18,7 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import format_synthetic
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import builder, controller, store, tune_schedule
 from dflash_tui.experiments.analysis.report import TuneOutcome
@@ -25,7 +26,7 @@ from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.monitoring.startup_history import expect_startup
-from dflash_tui.presentation.experiment_report import build_arms_table, synthetic_label
+from dflash_tui.presentation.experiment_report import build_arms_table
 from dflash_tui.presentation.experiment_text import (
     build_rounds_table,
     list_outcome,
@@ -76,6 +77,7 @@ _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 class ExperimentScreen(SizedScreen[None]):
     """Shows an experiment, running or not. It only reads: the driver process does the work."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("enter", "resume", "Resume", key_display="⏎", tooltip="Resume a stopped experiment"),
@@ -189,7 +191,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     def _draw(self, view: ExperimentView, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
-        label = synthetic_label(design)
+        label = format_synthetic(design.synthetic)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         self.set_class(view.tune is not None, "-tune")

@@ -30,7 +30,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
@@ -221,6 +221,9 @@ class LaunchScreen(SizedScreen[None]):
     async def prepare(self) -> None:
         """Read what the first frame shows, so that it is drawn once; a slow driver's GPUs are drawn later."""
         probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
+        classes = self.app.HORIZONTAL_BREAKPOINTS, self.app.VERTICAL_BREAKPOINTS  # set later, all would be styled twice
+        for length, edges in zip(self.app.size, classes, strict=True):
+            self.add_class(max(edge for edge in edges or () if edge[0] <= length)[1], update=False)
         self.entries = await asyncio.to_thread(self.load)
         self.running = await asyncio.to_thread(registry.list_living_runs)
         with suppress(TimeoutError):
@@ -639,15 +642,31 @@ class LaunchScreen(SizedScreen[None]):
             self._offer_program(missing)
 
     def _offer_program(self, error: NeedsProgram) -> None:
-        from dflash_tui.tui.dialogs.hosts import ProgramDialog
+        from dflash_tui.peers import far_program
 
-        def ask_again(installed: bool | None) -> None:
-            if installed:
-                self.hosts.installed.add(error.host)
-                self.hosts.forget()
-                self.draw()
+        question = Confirm(f"Install dflash-tui on {error.host}?", far_program.describe_offer(error), "install it")
 
-        self.app.push_screen(ProgramDialog(error), ask_again)
+        def install(yes: bool | None) -> None:
+            if yes:
+                self.install_program(error.host)
+
+        self.app.push_screen(question, install)
+
+    @work(group="install")
+    async def install_program(self, host: str) -> None:
+        """Install dflash-tui on a host, then survey it again."""
+        from dflash_tui.peers import far_program
+
+        self.notify(f"installing dflash-tui on {host}: the wheel goes over ssh, then pip fetches what it needs")
+        try:
+            place = await far_program.install_program(host)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return
+        self.notify(f"dflash-tui is on {host}: {place}", markup=False)
+        self.hosts.installed.add(host)
+        self.hosts.forget()
+        self.draw()
 
 
 def _render_broken(error: DflashError) -> Content:

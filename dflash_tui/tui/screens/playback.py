@@ -17,7 +17,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, pluralize
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, format_synthetic, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.answers import PromptKey
@@ -26,7 +26,6 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.monitoring.recording import PlaybackClock
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_report import synthetic_label
 from dflash_tui.presentation.report import format_factor
 from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_report_head, to_content
@@ -110,6 +109,7 @@ def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[K
 class PlaybackScreen(SizedScreen[None]):
     """Plays the answers of two arms by prompt, starting at the median ratio; raises UsageError if there are none."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
         Binding("right,n", "other(1)", "Prompt", key_display="→ ←", tooltip="The next prompt"),
@@ -160,7 +160,7 @@ class PlaybackScreen(SizedScreen[None]):
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#found").border_title = "verdict on all prompts"
-        label = synthetic_label(self.report.design)
+        label = format_synthetic(self.report.design.synthetic)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         self.set_interval(0.1, self.draw)

@@ -73,6 +73,7 @@ _UNSHOWN = {"N", "g", "escape"}  # keys of the log that only the help lists
 class ViewScreen(SizedScreen[None]):
     """A screen with a view of one run."""
 
+    CSS_PATH = "screens.tcss"
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
     def __init__(self, view: RunView) -> None:

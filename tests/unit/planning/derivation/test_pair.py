@@ -183,23 +183,6 @@ def test_pair_warns_if_drafter_names_other_target(target, verifier, warnings):
     assert (pair.method, len(pair.warnings)) == (Method.DFLASH, warnings)
 
 
-@pytest.mark.parametrize(
-    ("target", "more", "drafter", "said", "warned"),
-    [
-        ("o/big-FP8", {}, "o/big-DFlash-FP8", ["fp8"], ""),
-        ("/models/mine", NVFP4, "o/big-DFlash-NVFP4", ["nvfp4"], ""),
-        ("o/big-NVFP4", {}, "o/big-DFlash", [], ""),
-        ("o/big-NVFP4", {}, "o/big-DFlash-INT4", [], "in int4 by its name, and the target in nvfp4"),
-        ("o/big", {}, "o/big-DFlash-INT4", [], "in int4 by its name, and the target in 16 bits"),
-        ("o/big", {"quantization_config": {"quant_method": "unheard-of"}}, "o/big-DFlash-INT4", [], ""),
-    ],
-)
-def test_plan_says_if_drafter_precision_matches_target(target, more, drafter, said, warned):
-    pair = derive_pair(read_checkpoint(target, QWEN_27B | more), read_checkpoint(drafter, dflash(5120, 16)))
-    assert [fact.value for fact in pair.facts if fact.name == "drafter"] == said
-    assert [warned in warning for warning in pair.warnings] == ([True] if warned else [])
-
-
 def test_model_name_decides_method_last_with_warning():
     pair = derived(QWEN_8B, {"hidden_size": 4096, "block_size": 8, "mask_token_id": 4}, name="me/My-DFlash")
     assert pair.method is Method.DFLASH
