@@ -1,7 +1,7 @@
 """The hosts of one launch: connect to them, choose their link, plan every rank, check all of them.
 
-Functions that ask a peer raise DflashError if it is unreachable or refuses, and UsageError if the hosts have no link or
-one is named twice.
+Functions that ask a peer raise DflashError if it is unreachable or refuses, and UsageError if the hosts have no link,
+one is named twice, or one has another release; NeedsProgram if this release may be installed there.
 """
 
 from __future__ import annotations
@@ -62,12 +62,7 @@ class Survey(NamedTuple):
 
 
 async def greet_peers(hosts: Sequence[str]) -> list[Peer]:
-    """Return the hosts with their greetings.
-
-    Raises:
-        NeedsProgram: a host lacks dflash-tui, or has an installed one of another release.
-        UsageError: a host is unreachable, or has another release.
-    """
+    """Return the hosts with their greetings."""
     peers = await asyncio.gather(*map(greet_host, hosts))
     for peer in peers:
         require_same_release(peer)
@@ -89,10 +84,8 @@ def build_cluster(request: LaunchRequest, peers: Sequence[Peer]) -> Cluster:
     )
 
 
-async def find_cluster(request: LaunchRequest) -> Cluster | None:
-    """Return the hosts of a request on their link; None if it names no other host."""
-    if not request.peers:
-        return None
+async def find_cluster(request: LaunchRequest) -> Cluster:
+    """Return the hosts of a request on their link."""
     return build_cluster(request, await greet_peers(request.peers))
 
 
@@ -352,7 +345,7 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     names = [*dict.fromkeys(hosts)]
     asks = (ask(host, "remove_caches", type(None), mark=mark) for host in names)
     errors = await asyncio.gather(*asks, return_exceptions=True)
-    return [f"{host}: {error}" for host, error in zip(names, errors, strict=True) if error]
+    return [f"{host}: {getattr(error, 'what', error)}" for host, error in zip(names, errors, strict=True) if error]
 
 
 async def _start_keeper(run: Run) -> None:

@@ -114,12 +114,11 @@ MARK = "dflash-tui-install"
 _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
-    "no-python": (
-        "{host} has no Python 3.11 or newer",
+    "python": (
+        "{host} has no Python from 3.11 on that can make virtual environments",
         "on it: sudo apt install python3 python3-venv, or: uv python install 3.12",
     ),
-    "no-venv": ("Python on {host} cannot make virtual environments", "on it: sudo apt install python3-venv"),
-    "busy": ("dflash-tui is being installed on {host} already", "try again when that is finished"),
+    "busy": ("dflash-tui is being installed on {host} already", "try again when that has ended"),
     "write": ("the folder for dflash-tui on {host} cannot be written", "free space there or fix permissions"),
     "venv": ("no virtual environment could be made on {host}", "on it: sudo apt install python3-venv, or free space"),
     "pip": (

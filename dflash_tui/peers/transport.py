@@ -152,12 +152,6 @@ def _encode_word(text: str) -> str:
     return f"'{''.join(octal)}'"
 
 
-def build_settings_command(host: str) -> list[str]:
-    """Return the command that prints ssh's settings for `host` without connecting."""
-    check_hosts([host])
-    return ["ssh", "-G", "--", host]
-
-
 def read_key_name(host: str, settings: str) -> str:
     """Return the name by which ssh knows the key of `host`, from ssh's settings."""
     values = dict(line.split(" ", 1) for line in settings.splitlines() if " " in line)
