@@ -115,10 +115,10 @@ _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
     "python": (
-        "{host} has no Python from 3.11 on that can make virtual environments",
+        "{host} has no Python 3.11 or newer that can make virtual environments",
         "on it: sudo apt install python3 python3-venv, or: uv python install 3.12",
     ),
-    "busy": ("dflash-tui is being installed on {host} already", "try again when that has ended"),
+    "busy": ("dflash-tui is being installed on {host} already", "try again when that is finished"),
     "write": ("the folder for dflash-tui on {host} cannot be written", "free space there or fix permissions"),
     "venv": ("no virtual environment could be made on {host}", "on it: sudo apt install python3-venv, or free space"),
     "pip": (

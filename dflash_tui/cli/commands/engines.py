@@ -301,7 +301,7 @@ def engine_adopt(args: argparse.Namespace) -> int:
     """Add the user's own environment to the list of engines."""
     chosen = inventory.adopt_engine(Path(args.folder))
     print_result(chosen, chosen.folder)
-    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never changed: a launch that needs patches "
                  f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
     return 0
 

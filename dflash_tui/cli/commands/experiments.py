@@ -155,7 +155,7 @@ def ab_list(_args: argparse.Namespace) -> int:
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     print_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
     if not rows:
-        print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
+        print_status("no experiment yet; `dflash-tui ab RECIPE` starts one")
     return 0
 
 

@@ -285,7 +285,7 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
     for mistake in mistakes:
         print_status(f"wrong       {mistake}; correct it in the file")
     print_text(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
-    print_status(f"checked; a launch asks before it runs anything of it. Next: dflash-tui plan {recipe.name}")
+    print_status(f"checked; a launch asks before it runs any part of it. Next: dflash-tui plan {recipe.name}")
 
 
 def recipes(_args: argparse.Namespace) -> int:
