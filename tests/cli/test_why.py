@@ -137,7 +137,7 @@ def test_missing_log_is_not_called_missing_run(failed, tmp_path, monkeypatch, ca
     assert "no run called" not in error
 
 
-def test_what_is_no_log_ends_with_2(tmp_path, capsys):
+def test_invalid_log_ends_with_2(tmp_path, capsys):
     """Of a folder, and of a name that is neither a run nor a file."""
     for words in (["why", str(tmp_path)], ["why", "nope"], ["why", "./nope"], ["why", "-", "--report"]):
         assert main(words) == 2

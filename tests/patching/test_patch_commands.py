@@ -178,7 +178,7 @@ def test_a_diff_needs_no_engine(folders):
     assert not paths.engines_folder().exists()
 
 
-def test_what_is_wrong_is_said(folders, snapshot):
+def test_invalid_request_is_reported(folders, snapshot):
     """Nothing named, a recipe that is not installed, a patch that does not exist."""
     assert dflash("patch", "status", code=2).stderr == snapshot
     missing = dflash("patch", "apply", "demo-cpu", code=2)
@@ -227,7 +227,7 @@ def test_the_hardware_of_this_machine_counts(real_python, stand_in_nvml, kind, s
 
 
 @pytest.mark.index
-def test_verify_tells_what_others_changed(real_python):
+def test_verify_reports_foreign_changes(real_python):
     """Exit code 5, the file, and whether it was ours."""
     fill(real_python, "0.21.0")
     dflash("engine", "adopt", real_python)

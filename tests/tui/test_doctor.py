@@ -36,7 +36,7 @@ async def test_fix_key_applies_suggested_setting(monkeypatch):
         (LaunchChanges(variant="x"), "v", "`v` x"),
     ],
 )
-def test_a_change_is_said_by_its_key(changes, key, words):
+def test_change_is_reported_by_key(changes, key, words):
     hint = Hint(changes)
     assert (find_key(hint), name_key(hint)) == (key, words)
 

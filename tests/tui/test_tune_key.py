@@ -98,7 +98,7 @@ async def test_tune_key_finds_best_and_k_keeps():
     assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
 
 
-def test_how_a_setting_stands_is_never_cut():
+def test_setting_status_is_never_truncated():
     """The bar has less room."""
     rows = to_content(list_setting_parts(a_view(11, driven=True).progress), 72).plain.splitlines()
     assert all(len(row) <= 72 for row in rows)

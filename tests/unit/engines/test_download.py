@@ -98,7 +98,7 @@ def test_a_cancelled_download_is_resumed(server):
     assert server.sent(WEIGHTS)[-1].begins >= 3_000_000
 
 
-def test_what_was_kept_is_checked(server):
+def test_kept_part_is_checked(server):
     """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
     blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_refusal_during_download_gives_advice(server, refusal, words):
     assert words in failed.value.hint
 
 
-def test_a_small_disk_is_said_before(server, monkeypatch):
+def test_small_disk_is_reported_before_download(server, monkeypatch):
     """The figures: what is missing, what is free."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**12, 10**12, 7_000_000))
