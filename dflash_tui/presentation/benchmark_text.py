@@ -43,9 +43,9 @@ from dflash_tui.vllm_output.metrics import Rates
 
 KIND_WIDTH = 12
 _COUNTS = {
-    TokenCount.USAGE: "as the server counts them in its stream",
-    TokenCount.TOKENIZE: "as the server's /tokenize counts those of each answer, as it streams no usage",
-    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server tells no usage and has no /tokenize",
+    TokenCount.USAGE: "counted by the server in its stream",
+    TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
+    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
 }
 _WIDTH = 80
 
@@ -259,7 +259,7 @@ def render_run(report: RunReport) -> str:
     launched = f"launched {format_time(report.at)}, {report.status}"
     lines = (
         escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."),
-        "One launch, so nothing here tells what another launch would measure.",
+        "One launch, so it does not show how launches differ.",
     )
     return render_page(f"Run {quote_code(report.run)}", plan.synthetic, lines, _build_sections(report))
 

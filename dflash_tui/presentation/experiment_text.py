@@ -108,11 +108,11 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
             for arm in design.launched[:1]
         ),
         *(("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)),
-        *(("stops", f"{name}, which would disturb what is measured") for name in stopped),
+        *(("stops", f"{name}, which would disturb the measurement") for name in stopped),
     ]
     rows += [("note", format_synthetic(design.synthetic))] if design.synthetic else []
     if tuning:
-        saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
+        saved = f"a setting shown to be faster is saved as the recipe {tuning.save_as}; no recipe is overwritten"
         rows.append(("saves", saved))
     return rows
 
@@ -369,7 +369,7 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
         return f"{name} is faster than the published setting: {format_ratio(ratio)} times the tok/s; {answers}"
     if not outcome.confirmed:
         much = f"{format_ratio(ratio)} times the tok/s of the published setting" if shown else "not shown to be faster"
-        return f"ahead so far: {name}, {much}, by the boots that it was chosen by; {answers}"
+        return f"ahead so far: {name}, {much}, by the same boots that it was chosen by; {answers}"
     refused = (
         [confound.what for confound in outcome.comparison.confounds if confound.refuses] if outcome.comparison else []
     )

@@ -149,7 +149,7 @@ def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     assert (code, PRELOAD in said) == (2, True)
     with pytest.raises(DflashError) as error:
         controller.resume_experiment(design)
-    assert "by --trust" in error.value.evidence
+    assert "with --trust" in error.value.evidence
 
 
 def test_check_lists_what_recipes_run(engine, capsys):
@@ -257,7 +257,7 @@ def test_file_swapped_during_question_is_not_trusted(patched, terminal):
     write_patch(MINE, "second")
     change_recipe(LD_PRELOAD="/nowhere/worse.so")
     window.type("y\r")
-    assert "have not said yes" in " ".join(window.until(b"until it changes").decode().split())
+    assert "not trusted yet" in " ".join(window.until(b"until it changes").decode().split())
     assert window.ended() == 2
     planned = command_line.planned("fake")
     untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])
@@ -287,13 +287,13 @@ def test_every_patch_command_requires_trust(patched):
     engine = inventory.find_any_engine(patched.parents[5])
     assert engine
     events: list[object] = []
-    with pytest.raises(UsageError, match="not said yes"):
+    with pytest.raises(UsageError, match="not trusted yet"):
         asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     assert list_marks(patched) == set()
     recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
     asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     write_patch(MINE, "second")
-    with pytest.raises(UsageError, match="not said yes"):
+    with pytest.raises(UsageError, match="not trusted yet"):
         asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     assert list_marks(patched) == {"# first"}
 
