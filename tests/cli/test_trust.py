@@ -296,8 +296,3 @@ def test_every_patch_command_requires_trust(patched):
     with pytest.raises(UsageError, match="not said yes"):
         asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
     assert list_marks(patched) == {"# first"}
-
-
-def test_check_lists_foreign_patches(patched, capsys):
-    assert main.main(["recipes", "check", "fake"]) == 0
-    assert "\n  patch       mine changes " in capsys.readouterr().out
