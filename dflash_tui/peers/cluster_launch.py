@@ -39,7 +39,7 @@ from dflash_tui.peers.connection import (
     greet_host,
     require_same_release,
 )
-from dflash_tui.peers.copies import ROLES, CopySource, copy_missing, find_sources, name_folders
+from dflash_tui.peers.copies import ROLES, ModelCopy, copy_missing, find_copies, name_folders
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
@@ -104,7 +104,7 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
     if not peers:
         return Survey(planned, ())
     near = await asyncio.to_thread(describe_side, planned)
-    sources = await find_sources(planned.plan)
+    copied_models = await find_copies(planned.plan)
     orders = zip(peers, list_orders(planned), strict=True)
     answers = await asyncio.gather(
         *(ask(peer.host, "check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
@@ -116,7 +116,7 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
     for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
         found = peer.greeting
         checks += [pass_check(peer.host, f"dflash-tui {found.version} on {found.host}, {found.machine}")]
-        host_checks = await _check_models(planned, sources, peer, rank, answer)
+        host_checks = await _check_models(planned, copied_models, peer, rank, answer)
         checks += host_checks
         checks += compare_hosts(near, answer.side, peer.host)
         roles = {f"{peer.host}: {role}": role for role in ROLES}
@@ -132,13 +132,13 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
 
 
 async def _check_models(
-    planned: PlannedLaunch, sources: Sequence[CopySource], peer: Peer, rank: int, answer: RankChecked
+    planned: PlannedLaunch, models: Sequence[ModelCopy], peer: Peer, rank: int, answer: RankChecked
 ) -> list[Check]:
     """Return a peer's checks; for models that are copied from here, the copy's check replaces the peer's."""
     checks = [replace(check, name=f"{peer.host}: {check.name}") for check in answer.checks]
     if planned.plan.cluster is None:
         return checks
-    missing = await copies.find_missing(sources, peer.host)
+    missing = await copies.find_missing(models, peer.host)
     copied = copies.check_missing(missing, peer.host, planned.plan.cluster, rank)
     return [*(check for check in checks if check.name not in {copy.name for copy in copied}), *copied]
 
@@ -367,10 +367,9 @@ async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Ca
 
     Models that are complete here are copied to hosts that lack them; each host downloads the rest itself.
     """
-    sources = await find_sources(planned.plan)
+    models = await find_copies(planned.plan)
     asks = [
-        _prepare_peer(peer.host, order, sources, report)
-        for peer, order in zip(peers, list_orders(planned), strict=True)
+        _prepare_peer(peer.host, order, models, report) for peer, order in zip(peers, list_orders(planned), strict=True)
     ]
     near = preparation.prepare_without_launch(planned, report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
@@ -395,12 +394,12 @@ async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Ca
 
 
 async def _prepare_peer(
-    host: str, order: RankOrder, sources: Sequence[CopySource], report: Callable[[Preparing], None]
+    host: str, order: RankOrder, models: Sequence[ModelCopy], report: Callable[[Preparing], None]
 ) -> HostSide:
     def name_host(event: Preparing) -> None:
         report(replace(event, host=host))
 
-    await copy_missing(sources, host, order.cluster, order.rank, name_host)
+    await copy_missing(models, host, order.cluster, order.rank, name_host)
     return await ask(host, "prepare", HostSide, _PREPARE_SECONDS, report=name_host, order=order)
 
 
