@@ -301,19 +301,19 @@ class ServerHosts:
     async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
         """Launch all ranks and their keeper; return the run of rank 0.
 
-        On any failure the ranks launched on other hosts are stopped.
+        On any failure all launched ranks are stopped.
         """
-        far: list[FarRank] = []
+        far, run = list[FarRank](), None
         try:
             if self.peers:
                 await _prepare_all(planned, self.peers, report)
                 await _launch_peers(planned, self.peers, report, far)
             run = await preparation.prepare_and_launch(planned._replace(far_ranks=tuple(far)), report)
+            if far:
+                await asyncio.to_thread(keeper.start_keeper, run)
         except BaseException:
-            await asyncio.shield(_stop_launched(far))
+            await asyncio.shield(_stop_launched(run, far))
             raise
-        if far:
-            await _start_keeper(run)
         return run
 
 
@@ -346,20 +346,6 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     asks = (ask(host, "remove_caches", type(None), mark=mark) for host in names)
     errors = await asyncio.gather(*asks, return_exceptions=True)
     return [f"{host}: {getattr(error, 'what', error)}" for host, error in zip(names, errors, strict=True) if error]
-
-
-async def _start_keeper(run: Run) -> None:
-    """Start the keeper; if that fails, stop the server on all hosts, since nothing would supervise its ranks."""
-
-    async def stop_all() -> None:
-        await lifecycle.stop_server(run)
-        await keeper.stop_far_ranks(run)
-
-    try:
-        await asyncio.to_thread(keeper.start_keeper, run)
-    except BaseException:
-        await asyncio.shield(stop_all())
-        raise
 
 
 async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Callable[[Preparing], None]) -> None:
@@ -420,5 +406,7 @@ async def _launch_peers(
         report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True, host=peer.host))
 
 
-async def _stop_launched(far: Sequence[FarRank]) -> None:
-    await asyncio.gather(*(ask(rank.host, "stop", type(None), run=rank.run) for rank in far), return_exceptions=True)
+async def _stop_launched(run: Run | None, far: Sequence[FarRank]) -> None:
+    near = [lifecycle.stop_server(run)] if run else []
+    stops = (ask(rank.host, "stop", type(None), run=rank.run) for rank in far)
+    await asyncio.gather(*near, *stops, return_exceptions=True)
