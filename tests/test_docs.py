@@ -35,7 +35,7 @@ SCREENS = {
     "A new pair, from the launch screen": ("dialogs.drafters", DIALOG),
     "Options, from the launch screen": ("dialogs.options", DIALOG),
     "Patches, from the launch screen": ("dialogs.patches", DIALOG),
-    "Hosts, from the launch screen": ("dialogs.hosts", "dialogs.basic:ChoiceDialog", DIALOG),
+    "Hosts, from the launch screen": ("dialogs.basic:ChoiceDialog", "dialogs.basic:Confirm", DIALOG),
     "Doctor": ("dialogs.doctor:Doctor", "dialogs.doctor:ReasonField", DIALOG),
     "A recipe that is not shipped": ("dialogs.basic:TrustDialog", DIALOG),
     "A running server": ("screens.run:RunScreen", "screens.run:ViewScreen"),

@@ -208,7 +208,7 @@ def choose_server(args: argparse.Namespace) -> Server:
 @contextmanager
 def report_slowness(address: str) -> Iterator[None]:
     """Print a note if a server takes long to answer in the block."""
-    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it"
+    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C cancels"
     timer = threading.Timer(_SLOW, print_status, [text])
     timer.daemon = True
     timer.start()
@@ -218,7 +218,7 @@ def report_slowness(address: str) -> Iterator[None]:
         timer.cancel()
 
 
-def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
+def ensure_dataset(words: str | None) -> None:
     """Fetch the data set of the suite `words` if this machine lacks it."""
     if words and (name := suites.name_missing_dataset(words)) is not None:
-        asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))
+        asyncio.run(download.fetch_dataset(name, PreparingLines()))

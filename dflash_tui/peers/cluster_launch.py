@@ -1,7 +1,7 @@
 """The hosts of one launch: connect to them, choose their link, plan every rank, check all of them.
 
-Functions that ask a peer raise DflashError if it is unreachable or refuses, and UsageError if the hosts have no link or
-one is named twice.
+Functions that ask a peer raise DflashError if it is unreachable or refuses, and UsageError if the hosts have no link,
+one is named twice, or one has another release; NeedsProgram if this release may be installed there.
 """
 
 from __future__ import annotations
@@ -62,12 +62,7 @@ class Survey(NamedTuple):
 
 
 async def greet_peers(hosts: Sequence[str]) -> list[Peer]:
-    """Return the hosts with their greetings.
-
-    Raises:
-        NeedsProgram: a host lacks dflash-tui, or has an installed one of another release.
-        UsageError: a host is unreachable, or has another release.
-    """
+    """Return the hosts with their greetings."""
     peers = await asyncio.gather(*map(greet_host, hosts))
     for peer in peers:
         require_same_release(peer)
@@ -89,10 +84,8 @@ def build_cluster(request: LaunchRequest, peers: Sequence[Peer]) -> Cluster:
     )
 
 
-async def find_cluster(request: LaunchRequest) -> Cluster | None:
-    """Return the hosts of a request on their link; None if it names no other host."""
-    if not request.peers:
-        return None
+async def find_cluster(request: LaunchRequest) -> Cluster:
+    """Return the hosts of a request on their link."""
     return build_cluster(request, await greet_peers(request.peers))
 
 
@@ -165,7 +158,7 @@ def choose_smallest_fit(
     if most == least.kv_left:
         return least, []
     room = f"{format_gib(max(0, least.kv_left))} for the KV cache, where another has {format_gib(most)}"
-    return least, [pass_check("fit", f"{host or _HERE} has the least room: {room}; all hosts get as much as it")]
+    return least, [pass_check("fit", f"{host or _HERE} has the least room: {room}; all hosts use as much")]
 
 
 def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
@@ -203,7 +196,7 @@ def _check_link(planned: PlannedLaunch, peers: Sequence[Peer]) -> list[Check]:
     checks = [pass_check("link", ends)]
     leaves_machine = not planned.plan.on_cpu and {peer.host for peer in peers} != {LOCAL}
     if leaves_machine and link.why_sockets:
-        fix = "see that the cable is in, and that its port has an address on both: docs/two-machines.md"
+        fix = "check that the cable is plugged in and that its port has an address on both hosts: docs/two-machines.md"
         checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
     elif leaves_machine:
         checks.append(pass_check("RoCE", ", ".join(link.ends[0].devices)))
@@ -352,7 +345,7 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     names = [*dict.fromkeys(hosts)]
     asks = (ask(host, "remove_caches", type(None), mark=mark) for host in names)
     errors = await asyncio.gather(*asks, return_exceptions=True)
-    return [f"{host}: {error}" for host, error in zip(names, errors, strict=True) if error]
+    return [f"{host}: {getattr(error, 'what', error)}" for host, error in zip(names, errors, strict=True) if error]
 
 
 async def _start_keeper(run: Run) -> None:
@@ -395,7 +388,7 @@ async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Ca
     ]
     if wrong := [check for check in checks if check.level is CheckLevel.FAIL]:
         raise PreflightFailed(
-            "the hosts have different files or versions, which vLLM would not notice",
+            "the hosts have different files or versions, which vLLM does not check",
             evidence="\n  ".join(f"{check.name}: {check.finding}" for check in wrong),
             hint="\n  → ".join(dict.fromkeys(check.fix for check in wrong)),
         )

@@ -24,7 +24,7 @@ from dflash_tui.engines import model_hub
 from dflash_tui.engines.download import ByteProgress
 from dflash_tui.engines.model_hub import measure_file
 from dflash_tui.events import Preparing, Step
-from dflash_tui.launch.preflight.check import Check, fail_check, pass_check
+from dflash_tui.launch.preflight.check import Check, CheckLevel, fail_check, pass_check
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import ask, start_process
@@ -225,7 +225,10 @@ async def copy_missing(
     Raises:
         DflashError: a copy failed; its partial files are kept, and the next copy resumes them.
     """
-    for model in await find_missing(sources, host, begins=True):
+    missing = await find_missing(sources, host, begins=True)
+    if wrong := [check for check in check_missing(missing, host, cluster, rank) if check.level is CheckLevel.FAIL]:
+        raise DflashError(f"{wrong[0].name}: {wrong[0].finding}", hint=wrong[0].fix)
+    for model in missing:
         link, way = await asyncio.to_thread(_find_link, host, cluster, rank), _describe_way(cluster, rank)
         if why := await asyncio.to_thread(_explain_silence, host, link):
             report(Preparing(time.time(), Step.MODELS, f"no ssh {way}, so as {host} is reached: {why}"))
@@ -240,17 +243,10 @@ async def send_copy(
     Without `link`, ssh's configured addresses are used; `way` names the way in events.
 
     Raises:
-        DflashError: no space, no connection, or a file changed meanwhile.
+        DflashError: the disk is full, no connection, or a file changed meanwhile.
     """
     source, room = model
     files = source.manifest.files
-    if room.free < model.size + RESERVE:
-        what = (
-            f"not enough disk space: {format_gigabytes(model.size)} to copy, {format_gigabytes(RESERVE)} to stay free"
-        )
-        raise DflashError(f"{host}: {what}", evidence=f"{format_gigabytes(room.free)} free there", hint=_FREE)
-    if not model.can_copy:
-        raise DflashError(f"{host}: {_NO_RSYNC[0]}", hint=_NO_RSYNC[1])
     names = {*room.missing} | {file.name for file in files if file.name != file.data}
     follows_links = source.manifest.revision is None
     links = "--copy-links" if follows_links else "--links"
@@ -298,7 +294,7 @@ def _describe_way(cluster: Cluster, rank: int) -> str:
 
 def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     """Return a host's address on the link, with the name by which ssh knows its key."""
-    _, settings, _ = _run_briefly(transport.build_settings_command(host))
+    _, settings, _ = _run_briefly(["ssh", "-G", "--", host])
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
 
 
@@ -316,8 +312,12 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
-    """Return how much of a model this host has, and its free space; `begins` makes the folder of the copy."""
+def describe_rooms(manifests: list[CopyManifest], begins: bool) -> list[RoomFound]:
+    """Return how much of each model this host has, and its free space; `begins` makes the folders of the copies."""
+    return [_describe_room(manifest, begins=begins) for manifest in manifests]
+
+
+def _describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
     folder, work = _find_folders(manifest)
     if begins and manifest.revision is None:
         private_files.ensure_private_folder(work)

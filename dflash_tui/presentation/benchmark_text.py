@@ -20,6 +20,7 @@ from dflash_tui.common.formatting import (
     format_duration,
     format_number,
     format_percent,
+    format_synthetic,
     format_time,
     pluralize,
     truncate,
@@ -41,9 +42,9 @@ from dflash_tui.presentation.report import (
 
 KIND_WIDTH = 12
 _COUNTS = {
-    TokenCount.USAGE: "as the server counts them in its stream",
-    TokenCount.TOKENIZE: "as the server's /tokenize counts those of each answer, as it streams no usage",
-    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server tells no usage and has no /tokenize",
+    TokenCount.USAGE: "counted by the server in its stream",
+    TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
+    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
 }
 _WIDTH = 80
 
@@ -211,7 +212,7 @@ def _describe_level(measured: LevelSummary) -> list[str]:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
     lines += [f"sampling: {measured.sampling}"] if measured.sampling else []
-    return [*lines, *([format_synthetic_warning(measured.synthetic)] if measured.synthetic else [])]
+    return [*lines, *filter(None, [format_synthetic(measured.synthetic)])]
 
 
 def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
@@ -220,11 +221,6 @@ def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
     missing = measured.figures.n - (measured.figures.tok_s.n if measured.figures.tok_s else 0)
     why = "without tok/s: the whole answer arrived, or was read, at once"
     return [f"{pluralize(missing, 'request')} {why}"] if missing else []
-
-
-def format_synthetic_warning(why: str) -> str:
-    """Return the warning beside figures of a synthetic model."""
-    return f"({why}: these figures say nothing about a real model)"
 
 
 def build_levels(levels: Sequence[LevelSummary]) -> Section:
@@ -243,7 +239,7 @@ def build_levels(levels: Sequence[LevelSummary]) -> Section:
             format_percent(level.acceptance, 1),
             format_number(level.acceptance_length, 2),
         ))  # fmt: skip
-    warnings = dict.fromkeys(format_synthetic_warning(level.synthetic) for level in levels if level.synthetic)
+    warnings = dict.fromkeys(format_synthetic(level.synthetic) for level in levels if level.synthetic)
     return Section("", (Table(header, tuple(rows), tuple(range(8))), *map(Note, warnings)))
 
 
@@ -254,7 +250,7 @@ def render_run(report: RunReport) -> str:
     launched = f"launched {format_time(report.at)}, {report.status}"
     lines = (
         escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."),
-        "One launch, so nothing here tells what another launch would measure.",
+        "One launch, so it does not show how launches differ.",
     )
     return render_page(f"Run {quote_code(report.run)}", plan.synthetic, lines, _build_sections(report))
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import groupby
 
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_synthetic, pluralize
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.experiments.analysis.measures import ArmSummary, is_uncached, median_speed, summarize_arm
@@ -28,7 +28,16 @@ from dflash_tui.experiments.design import (
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation.benchmark_text import list_server_facts
-from dflash_tui.presentation.report import Cell, Meter, Note, Part, Span, Table, format_ratio, is_noisy
+from dflash_tui.presentation.report import (
+    Cell,
+    Meter,
+    Note,
+    Part,
+    Span,
+    Table,
+    format_ratio,
+    is_noisy,
+)
 from dflash_tui.presentation.verdict_text import list_confounds, mark_arm, name_arm
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
@@ -99,11 +108,11 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
             for arm in design.launched[:1]
         ),
         *(("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)),
-        *(("stops", f"{name}, which would disturb what is measured") for name in stopped),
+        *(("stops", f"{name}, which would disturb the measurement") for name in stopped),
     ]
-    rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
+    rows += [("note", format_synthetic(design.synthetic))] if design.synthetic else []
     if tuning:
-        saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
+        saved = f"a setting shown to be faster is saved as the recipe {tuning.save_as}; no recipe is overwritten"
         rows.append(("saves", saved))
     return rows
 
@@ -349,7 +358,7 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
         return f"{name} is faster than the published setting: {format_ratio(ratio)} times the tok/s; {answers}"
     if not outcome.confirmed:
         much = f"{format_ratio(ratio)} times the tok/s of the published setting" if shown else "not shown to be faster"
-        return f"ahead so far: {name}, {much}, by the boots that it was chosen by; {answers}"
+        return f"ahead so far: {name}, {much}, by the same boots that it was chosen by; {answers}"
     refused = (
         [confound.what for confound in outcome.comparison.confounds if confound.refuses] if outcome.comparison else []
     )

@@ -132,7 +132,7 @@ def test_imported_command_becomes_recipe_naming_omissions(capsys):
     assert main.main(["recipes", "import", "--name", "mine", "--", *words]) == 0
     out, err = capsys.readouterr()
     assert out.strip() == str(paths.user_recipes_folder() / "mine.yaml")
-    assert "left out    --host 0.0.0.0" in err
+    assert "omitted     --host 0.0.0.0" in err
     assert "--trust-remote-code" in err
     assert recipe_loader.find_recipe("mine").flags == {"max-num-seqs": 8, "trust-remote-code": True}
     assert main.main(["plan", "mine", "--gpu", "h100"]) == 0

@@ -139,7 +139,7 @@ def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     assert (code, PRELOAD in said) == (2, True)
     with pytest.raises(DflashError) as error:
         controller.resume_experiment(design)
-    assert "by --trust" in error.value.evidence
+    assert "with --trust" in error.value.evidence
 
 
 def test_check_lists_what_recipes_run(engine, capsys):
@@ -247,7 +247,7 @@ def test_file_swapped_during_question_is_not_trusted(patched, terminal):
     write_patch(MINE, "second")
     change_recipe(LD_PRELOAD="/nowhere/worse.so")
     window.type("y\r")
-    assert "have not said yes" in " ".join(window.until(b"until it changes").decode().split())
+    assert "not trusted yet" in " ".join(window.until(b"until it changes").decode().split())
     assert window.ended() == 2
     planned = command_line.planned("fake")
     untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])

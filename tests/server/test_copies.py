@@ -110,8 +110,7 @@ def find_tune(folder: Path, path: str = "/nowhere") -> CopySource:
 
 
 async def send(source: CopySource, events: list[Preparing]) -> None:
-    for model in await copies.find_missing([source], "spark-b", begins=True):
-        await copies.send_copy("spark-b", None, model, events.append)
+    await copies.copy_missing([source], "spark-b", CLUSTER, 1, events.append)
 
 
 def copy(source: CopySource) -> list[Preparing]:
@@ -213,7 +212,7 @@ def test_host_without_rsync_is_named(source, far):
 
 def test_full_disk_refuses_before_copy(source, monkeypatch):
     monkeypatch.setattr(copies, "RESERVE", 1 << 60)
-    assert "not enough disk space" in refuse(source).what
+    assert "free there" in refuse(source).what
 
 
 def test_disk_that_fills_keeps_what_came(source, far, there):

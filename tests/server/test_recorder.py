@@ -138,7 +138,7 @@ async def test_server_with_stolen_port_raises_alarm(launch, monkeypatch, capsys)
         return bool(told)
 
     async with watching(ours) as state:
-        telling = asyncio.create_task(up._report_unhealthy(ours, state, as_json=False))
+        telling = asyncio.create_task(up._report_unhealthy(ours, state))
         await until(is_told)
         telling.cancel()
     assert state.health is Health.UNHEALTHY

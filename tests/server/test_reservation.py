@@ -147,19 +147,19 @@ def record(port: int, pid: int, born: str) -> Path:
 def test_ps_names_what_is_no_server_yet(capsys):
     """A first launch installs for minutes; that no server runs would be half of the truth."""
     assert main(["ps"]) == 0
-    assert "no server runs" in capsys.readouterr().err
+    assert "no server is running" in capsys.readouterr().err
     parent = os.getppid()
     record(8123, parent, processes.read_process_identity(parent))
     assert main(["ps"]) == 0
     shown = capsys.readouterr()
-    assert (shown.out, "no server runs" in shown.err) == ("", False)
+    assert (shown.out, "no server is running" in shown.err) == ("", False)
     assert f"launch of x (pid {parent})" in shown.err
     assert "8123" in shown.err
     assert main(["ps", "--json"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("words", "instead"), [([], "a launch takes"), (["--port", "8127"], "is free: --port")])
+@pytest.mark.parametrize(("words", "instead"), [([], "a launch will use"), (["--port", "8127"], "is free: --port")])
 def test_a_plan_says_whose_its_port_is(capsys, words, instead):
     parent = os.getppid()
     for port in (8127, recipe_loader.find_recipe("demo-cpu").port):

@@ -54,6 +54,8 @@ def test_running_server_is_an_arm():
     assert not any(boot.error for boot in report.boots)
     [one] = report.comparisons
     assert (one.boots, one.suggestive, one.measure) == ((1, 2), True, "tok/s")
+    assert one.outputs
+    assert one.outputs.boots == (1, 2)
     notes = {confound.what: confound for confound in one.confounds}
     assert "2 turns at it count as one boot" in notes[f"{url} was running already and was not started again"].evidence
     assert notes["the arms name different models"].evidence.startswith("m and ")
@@ -97,7 +99,7 @@ def test_two_running_servers_need_no_recipe(monkeypatch):
 @pytest.mark.parametrize(
     ("server", "words", "said"),
     [
-        (OpenAIServer(texts={"/v1/models": PAGE}), (), "is no server of models: it has a web page, “Router login”"),
+        (OpenAIServer(texts={"/v1/models": PAGE}), (), "is not a model server: it returned a web page, “Router login”"),
         (OpenAIServer(key="sesame"), (), "requires an API key"),
         (OpenAIServer(models=("a", "b")), (), "serves 2 models"),
         (OpenAIServer(pieces=(), usage=False), (), "does not answer a chat with m"),
@@ -132,7 +134,7 @@ def test_another_model_fails_the_turn():
     server = OpenAIServer(answers_as=("m", "m", "other"))
     with server.serve() as one, OpenAIServer().serve() as other:
         error = run(*vary(one, other), code=6).stderr
-    assert "the server changed its model: it answers as other, and before as m" in error
+    assert "the server changed its model: it answers as other, and answered before as m" in error
 
 
 def test_server_that_went_away_is_awaited():

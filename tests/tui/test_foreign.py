@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from dflash_tui.cli import console
 from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
@@ -265,11 +266,12 @@ def test_other_program_on_port_is_no_server(capsys, monkeypatch):
         assert main(["attach", f"http://{place}", "--json"]) == 1
         listener.shutdown()
     error = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert error["what"] == f"what listens at {place} does not speak HTTP, or breaks its answers"
+    assert error["what"] == f"{place} does not speak HTTP, or breaks off its answers"
     assert "disconnected" in error["evidence"]
 
 
 async def test_silenced_server_is_still_watched(server, capsys):
+    console.use_json(True)
     args = build_parser().parse_args(["attach", server.url, "--json"])
     watching = asyncio.create_task(commands_up._print_server(args, ForeignServer(server.url)))
     seen = ""

@@ -13,7 +13,7 @@ import msgspec
 import platformdirs
 import shtab
 
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.console import print_data, print_items, print_status, print_table
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gigabytes
@@ -52,19 +52,16 @@ class DiskItem(msgspec.Struct, frozen=True):
     """The running servers that use it."""
 
 
-def disk(args: argparse.Namespace) -> int:
+def disk(_args: argparse.Namespace) -> int:
     """Print the disk usage, the largest items of each kind first, with the commands that remove them."""
     items = sorted(_list_items(), key=lambda item: (_KINDS.index(item.kind), -item.bytes))
-    if args.json:
-        for item in items:
-            print_json(item)
-        return 0
+    print_items(items)
     rows = [*_list_rows(items)]
     if rows:
         rows.append(("total", "", format_gigabytes(sum(item.bytes for item in items)), ""))
-        print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     else:
         print_status("dflash-tui uses no disk space here")
+    print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     place = paths.find_existing(paths.data_folder())
     print_status(f"{format_gigabytes(shutil.disk_usage(place).free)} free on the disk of {place}")
     return 0
@@ -142,7 +139,7 @@ def _format_removal(folder: Path) -> str:
 def completion(args: argparse.Namespace) -> int:
     """`completion bash|zsh|fish`: print the script on stdout, and where it belongs on stderr."""
     print_data(_format_script(args.shell))
-    note = "it completes the recipes of today: write it again after adding one"
+    note = "it completes the present recipes: write it again after adding one"
     print_status(f"write it to {_PLACES[args.shell]}; {note}")
     return 0
 

@@ -46,7 +46,7 @@ def report(args: argparse.Namespace) -> int:
         if isinstance(loaded, ImportedResult):
             raise UsageError(
                 f"{names[0]} is a result of {loaded.source}",
-                hint="report compare shows it beside a report of dflash-tui",
+                hint="report compare shows it next to a report of dflash-tui",
             )
         if args.submit:
             return _write_submissions(args.submit, loaded, paths.expand_home(args.output or "."))
@@ -83,7 +83,7 @@ def write_whole_file(path: Path, text: str) -> None:
 
 def _replace_file(path: Path, text: str) -> None:
     if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", hint="make it first, or name another file")
+        raise UsageError(f"there is no folder {path.parent}", hint="create it first, or name another file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -107,7 +107,7 @@ def _compare(first: str, second: str, kind: str) -> str:
         return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
     reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
-        raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
+        raise UsageError(f"the comparison needs {len(reports)} pictures", hint="--format md shows all of them")
     return "\n".join(render_report(report, kind, "") for report in reports)
 
 

@@ -61,7 +61,7 @@ def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         releases_by_age = sorted(map(Version, recipe_loader.load_releases()))
         newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
-        problem = f"this pair is served right from {oldest} on without patches; the plan has {plan.vllm}"
+        problem = f"without patches this pair needs vLLM {oldest} or newer; the plan has {plan.vllm}"
         yield fail_check("vLLM", problem, Hint(LaunchChanges(vllm=str(newer))))
 
 
@@ -95,7 +95,7 @@ def _check_flashinfer(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     setting = cuda_graphs.find_flashinfer(resolved, normalize_flag_names(resolved.flags))
     if setting and plan.num_speculative_tokens and plan.mode is Mode.COMPILE and not resolved.recipe.for_cpu:
         cost = "; published for a GB10: 47.5 instead of 55.2 tok/s (vllm#49547)"
-        finding = f"FlashInfer of vLLM {plan.vllm} verifies drafts with CUDA graphs in pieces (PIECEWISE){cost}"
+        finding = f"FlashInfer of vLLM {plan.vllm} verifies drafts with piecewise CUDA graphs{cost}"
         newer = Hint(LaunchChanges(vllm=str(cuda_graphs.find_flashinfer_release(resolved))))
         yield warn_check("attention", finding, [hint_setting(setting, "flash_attn"), ", or ", newer])
 
@@ -131,7 +131,7 @@ def check_requirements(situation: Situation) -> Iterator[Check]:
 def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
     """Check that the files and folders named by flags exist."""
     for name, value in serve_flags.list_missing(resolved.flags).items():
-        where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
+        where = "does not exist" if Path(value).is_absolute() else "is not in the target's downloaded repository either"
         fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
         yield fail_check("file", f"--{name}: {value} {where}", fix)
 
@@ -157,7 +157,7 @@ def _check_length(situation: Situation) -> Iterator[Check]:
     shape = kv_cache.read_model_shape(config)
     most = shape.max_position_embeddings if shape else None
     if most and length > most and not _scales_positions(config):
-        finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM refuses that"
+        finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM rejects that"
         yield fail_check("context", finding, [hint_setting("max-model-len", most), " or less"])
 
 

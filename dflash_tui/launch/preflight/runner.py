@@ -150,7 +150,7 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
     present = status.list_present_patches(engine) if engine else ()
     for name, why in status.explain_unwanted(plan, present).items():
         if name in plan.disabled_patches:
-            finding = f"{name} is disabled, but in the engine {plan.unpatched_folder}"
+            finding = f"{name} is disabled, but part of the engine {plan.unpatched_folder}"
             yield refuse_check("patch", finding, "drop the setting, or use another engine")
         else:
             finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
@@ -190,7 +190,7 @@ def _check_models(situation: Situation) -> Iterator[Check]:
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
         if model.complete and not _is_model_folder(Path(model.folder or ""), weights=not made_up):
             why = "it has no config.json, not all the weights that its index names, or cannot be read"
-            yield fail_check(role, f"{model.repo}: {why}", "use a folder that holds a whole model")
+            yield fail_check(role, f"{model.repo}: {why}", "use a folder with a complete model")
         elif model.complete:
             yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, on this machine")
         elif model.access.ok and not model.detail:
@@ -225,13 +225,13 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
         finding = f"{about}{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         if free <= amount + _SPARE_BYTES:
-            spare = f"{format_gigabytes(_SPARE_BYTES)} has to stay free"
-            yield fail_check("disk", f"{finding}, of which {spare}" if free > amount else finding, fix)
+            spare = f"{format_gigabytes(_SPARE_BYTES)} must stay free"
+            yield fail_check("disk", f"{finding}; {spare}" if free > amount else finding, fix)
         else:
             yield pass_check("disk", finding)
     if unknown:
-        what = f"how much has to be downloaded of {' and '.join(unknown)} is unknown"
-        yield warn_check("model size", what, "look at the files of the model on its page, and leave room for them")
+        what = f"the download size of {' and '.join(unknown)} is unknown"
+        yield warn_check("model size", what, "check the size on the model's page, and leave room for it")
 
 
 def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
@@ -268,7 +268,7 @@ def _check_port(situation: Situation) -> Iterator[Check]:
         why = f"; {lifecycle.describe_passed_ports(usual, wanted)}" if is_next else ""
         yield pass_check("port", f"{wanted} is free{why}")
         return
-    fix: Fix = ["take the next free one: ", Hint(LaunchChanges(port=free))]
+    fix: Fix = ["use the next free port: ", Hint(LaunchChanges(port=free))]
     yield warn_check("port", lifecycle.describe_passed_ports(wanted, free), fix)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.server import Server
+from dflash_tui.cli import console
 from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import bounded_http
@@ -71,6 +72,7 @@ async def test_broken_tls_is_unhealthy():
 async def test_attach_goes_on(capsys):
     """It ended with the advice to make the folder writable."""
     async with breaking(METRICS, 20) as url:
+        console.use_json(True)
         args = build_parser().parse_args(["attach", url, "--json"])
         watching = asyncio.create_task(commands_up._print_server(args, ForeignServer(url)))
         lines: list[str] = []
