@@ -36,8 +36,11 @@ def report(args: argparse.Namespace) -> int:
     """`report [NAME]` or `report compare A B`: print a report, or write it to the file of `-o`."""
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
-        if len(names) != 3:
-            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        if len(names) != 3 or args.submit:
+            raise UsageError(
+                "report compare takes two names, and no --submit",
+                hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE",
+            )
         text = _compare(names[1], names[2], kind)
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")

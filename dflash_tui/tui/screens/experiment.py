@@ -29,6 +29,7 @@ from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.presentation.experiment_report import build_arms_table
 from dflash_tui.presentation.experiment_text import (
     build_rounds_table,
+    describe_stage,
     list_outcome,
     list_prompt_parts,
     list_setting_parts,
@@ -41,7 +42,6 @@ from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import (
     Outlook,
-    describe_stage,
     list_boot_stages,
     render_left,
     render_progress,
