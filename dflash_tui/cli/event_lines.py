@@ -199,7 +199,7 @@ class EventLines:
                 tokens = f"prompt of {event.prompt_tokens} tokens" if event.prompt_tokens else "longer prompt"
                 print_status(f"  first {tokens} took {_format_took(event.total)}")
             case AnswerHeld(is_like_before=True, run=run):
-                print_status(f"  its first answer begins as that of {run}")
+                print_status(f"  its first answer starts like that of {run}")
             case LogLine(text=text, source=source) if source == OBSERVER_SOURCE:
                 print_status(f"! {text}")
             case _:

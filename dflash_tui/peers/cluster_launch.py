@@ -158,7 +158,7 @@ def choose_smallest_fit(
     if most == least.kv_left:
         return least, []
     room = f"{format_gib(max(0, least.kv_left))} for the KV cache, where another has {format_gib(most)}"
-    return least, [pass_check("fit", f"{host or _HERE} has the least room: {room}; all hosts get as much as it")]
+    return least, [pass_check("fit", f"{host or _HERE} has the least room: {room}; all hosts use as much")]
 
 
 def list_orders(planned: PlannedLaunch) -> list[RankOrder]:
@@ -196,7 +196,7 @@ def _check_link(planned: PlannedLaunch, peers: Sequence[Peer]) -> list[Check]:
     checks = [pass_check("link", ends)]
     leaves_machine = not planned.plan.on_cpu and {peer.host for peer in peers} != {LOCAL}
     if leaves_machine and link.why_sockets:
-        fix = "see that the cable is in, and that its port has an address on both: docs/two-machines.md"
+        fix = "check that the cable is plugged in and that its port has an address on both hosts: docs/two-machines.md"
         checks.append(warn_check("RoCE", f"{link.why_sockets}: a quarter of the speed, by one report", fix))
     elif leaves_machine:
         checks.append(pass_check("RoCE", ", ".join(link.ends[0].devices)))
@@ -373,7 +373,7 @@ async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Ca
     ]
     if wrong := [check for check in checks if check.level is CheckLevel.FAIL]:
         raise PreflightFailed(
-            "the hosts have different files or versions, which vLLM would not notice",
+            "the hosts have different files or versions, which vLLM does not check",
             evidence="\n  ".join(f"{check.name}: {check.finding}" for check in wrong),
             hint="\n  → ".join(dict.fromkeys(check.fix for check in wrong)),
         )

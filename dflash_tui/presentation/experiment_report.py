@@ -83,7 +83,7 @@ from dflash_tui.presentation.verdict_text import (
 )
 from dflash_tui.vllm_output.log_facts import describe_network
 
-ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians."
+ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so their ratios differ from the quotients of these medians."
 _WIDEST = 100
 _DIGITS = 12  # hex digits of a SHA-256 shown
 # Settings whose effect the plan shows.
@@ -284,7 +284,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     lines = [
         "seconds count from the launch to the first answer" if design.measures_start else _ABOUT_FIGURES,
         *(_describe_prompts(report) if design.suite else
-          ["runs of their own: which prompts were sent, in what order and how sampled was not recorded"]),
+          ["separate runs: the prompts, their order and their sampling were not recorded"]),
         f"compile caches: {experiment_text.describe_caches(design)}",
         f"GPU {', '.join(gpus) or nothing}, driver {driver}, clock {_format_clocks(boots)}",
     ]  # fmt: skip
@@ -375,10 +375,10 @@ def list_stock_rows(design: Design) -> list[str]:
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
     return [
         f"stock is the published command of {plan.recipe} under bare vLLM {plan.vllm} ({kind}), without our "
-        "startup optimizations and our patches; patches without which it does not run this pair: "
+        "startup optimizations and our patches; patches that this pair needs to run: "
         f"{', '.join(plan.patches) or 'none'}",
         f"ours adds: {', '.join(_list_additions(bare, ours)) or 'none'}",
-        f"in both, since it is what is served: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
+        f"in both: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
     ]
 
 

@@ -116,7 +116,7 @@ def _name_hardware(planned: PlannedLaunch) -> str:
 def _summarize_memory(planned: PlannedLaunch) -> str:
     fit = planned.memory
     if fit is None:
-        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in what they have, and none is here"
+        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in memory, and none is here"
     if not fit.knows_weights:
         return "unknown: the size of the weights is not known"
     kind = ("unified memory" if fit.unified else "GPU memory") + _name_each(planned)
@@ -195,7 +195,7 @@ def _list_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     if plan.cluster and not plan.on_cpu:
         level = plan.env.get("NCCL_DEBUG", "not set")
         words = "says in each rank's log" if level.upper() in _TELLING else "does not say"
-        yield "link", f"NCCL {words} whether it talks over RoCE or sockets: NCCL_DEBUG is {level}"
+        yield "link", f"NCCL {words} whether it uses RoCE or sockets: NCCL_DEBUG is {level}"
     yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))
     if planned.memory:
         yield "memory", format_memory(planned.memory)

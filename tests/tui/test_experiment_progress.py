@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, RequestMeasured
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.presentation.experiment_text import list_prompt_parts
-from dflash_tui.tui.render.experiment import Outlook, describe_stage, render_left, to_content
+from dflash_tui.presentation.experiment_text import describe_stage, list_prompt_parts
+from dflash_tui.tui.render.experiment import Outlook, render_left, to_content
 from tests.support.experiment_factories import BASE, a_design, a_request, boots, told
 
 DESIGN = a_design(made_at=BASE - 10)

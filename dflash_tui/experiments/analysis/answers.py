@@ -32,8 +32,8 @@ from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
 # The fewest prompts for a verdict: of two, both differ by chance in one of nine experiments.
 FEWEST = 5
-_YARDSTICK = "those of two boots of one arm"
-_UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
+_YARDSTICK = "two boots of one arm do"
+_UNTESTED = "no draft was ever rejected, so verification was not exercised"
 # Characters shown before and after a first difference.
 _BEFORE, _AFTER = 60, 120
 # With fewer positions the largest measured shift may be far below the real rounding.

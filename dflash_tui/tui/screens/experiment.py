@@ -29,6 +29,7 @@ from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.presentation.experiment_report import build_arms_table
 from dflash_tui.presentation.experiment_text import (
     build_rounds_table,
+    describe_stage,
     list_outcome,
     list_prompt_parts,
     list_setting_parts,
@@ -41,7 +42,6 @@ from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import (
     Outlook,
-    describe_stage,
     list_boot_stages,
     render_left,
     render_progress,
@@ -81,8 +81,8 @@ class ExperimentScreen(SizedScreen[None]):
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("enter", "resume", "Resume", key_display="⏎", tooltip="Resume a stopped experiment"),
-        Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
-        Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
+        Binding("k", "keep", "Keep", tooltip="Save the best setting of a tune as your recipe"),
+        Binding("v", "verdict", "Verdict", tooltip="The result, once it is over"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),

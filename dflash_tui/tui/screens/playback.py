@@ -111,7 +111,7 @@ class PlaybackScreen(SizedScreen[None]):
 
     CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
-        Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
+        Binding("space", "pause", "Pause", tooltip="Pause or resume; at the end start over"),
         Binding("right,n", "other(1)", "Prompt", key_display="→ ←", tooltip="The next prompt"),
         Binding("left", "other(-1)", "Previous prompt", show=False, tooltip="The previous prompt"),
         Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
@@ -248,4 +248,4 @@ def _render_text(answer: PlayedAnswer, at: float) -> Content:
     text, color = answer.kept.answer.text, arm_color(answer.boot.arm)
     if at < answer.seconds:
         return Content.assemble(text[: round(len(text) * answer.count_tokens(at) / answer.done.tokens)], ("▌", color))
-    return Content.assemble(text.rstrip(), ("\n[not kept from here on]" * answer.kept.answer.cut, MUTED))
+    return Content.assemble(text.rstrip(), ("\n[the rest was not kept]" * answer.kept.answer.cut, MUTED))

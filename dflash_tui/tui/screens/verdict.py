@@ -55,7 +55,7 @@ class VerdictScreen(SizedScreen[None]):
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
         Binding("plus,equals_sign", "extend", "Boots", key_display="+", tooltip="Extend it by two boots of each arm"),
-        Binding("k", "keep", "Keep", tooltip="Write the faster arm as a recipe of yours"),
+        Binding("k", "keep", "Keep", tooltip="Save the faster arm as your recipe"),
         Binding("s", "share", "Share", tooltip="Copy the report, and write it with a picture (SVG)"),
         Binding("d", "details", "Details", tooltip="The statistics, boots and latencies behind the verdict"),
         HELP_KEY,
@@ -63,7 +63,7 @@ class VerdictScreen(SizedScreen[None]):
         Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
-        Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
+        Binding("p", "play", "Play", tooltip="Replay the answers of both arms side by side at their speed"),
         Binding("v", "progress", "Progress", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
     ]
