@@ -100,7 +100,7 @@ async def send_suite(
             stream.tools = prompt.tools
             if prompt.follows:
                 if (before := turns.get((prompt.follows, number))) is None:
-                    stream.error = f"{prompt.follows} was not answered before: send one request at a time"
+                    stream.error = f"{prompt.follows} has no answer yet: send one request at a time"
                     return stream.result()
                 body["messages"] = [*before, *body["messages"]]
             stream.content = [] if prompt.kind in first_turns else None
@@ -316,10 +316,10 @@ async def _send(
         words = bounded_http.describe_failure(error) if broken or silent else f"{type(error).__name__}: {error}"
         stream.error = quote_server_text(words)
     if stream.model != (known := server.facts.answers_as) and known and stream.model and not stream.error:
-        stream.error = f"the server changed its model: it answers as {stream.model}, and before as {known}"
+        stream.error = f"the server changed its model: it answers as {stream.model}, and answered before as {known}"
     is_counted = server.facts.tokens is TokenCount.USAGE
     if is_counted and stream.tokens > (longest if "max_tokens" in body else _compute_most_pieces(longest)):
-        stream.error = stream.error or f"the server counts {stream.tokens} tokens, where {longest} were asked for"
+        stream.error = stream.error or f"the server counts {stream.tokens} tokens, where {longest} were requested"
     return stream.result()
 
 
@@ -366,7 +366,7 @@ async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: Compl
                                     pass
                         break
                     if len(stream.arrivals.times) > _compute_most_pieces(longest):
-                        what = f"the answer has more pieces than the {longest} tokens that were asked for"
+                        what = f"the answer has more pieces than the {longest} tokens that were requested"
                         raise bounded_http.BadResponse(what)
             stream.end()
         else:

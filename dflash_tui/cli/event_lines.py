@@ -9,7 +9,14 @@ from typing import ClassVar
 
 from dflash_tui.cli.console import is_json, print_data, print_result, print_status, print_text
 from dflash_tui.cli.json_lines import CheckLine
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    format_synthetic,
+)
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
@@ -173,7 +180,7 @@ class EventLines:
             return
         match event:
             case Launched(synthetic=synthetic) if synthetic:
-                print_status(f"({synthetic}: figures say nothing about a real model)")
+                print_status(f"({format_synthetic(synthetic)})")
             case PhaseStarted():
                 self._print_phase(event)
             case HealthChanged(health=health, detail=detail):
@@ -192,7 +199,7 @@ class EventLines:
                 tokens = f"prompt of {event.prompt_tokens} tokens" if event.prompt_tokens else "longer prompt"
                 print_status(f"  first {tokens} took {_format_took(event.total)}")
             case AnswerHeld(is_like_before=True, run=run):
-                print_status(f"  its first answer begins as that of {run}")
+                print_status(f"  its first answer starts like that of {run}")
             case LogLine(text=text, source=source) if source == OBSERVER_SOURCE:
                 print_status(f"! {text}")
             case _:

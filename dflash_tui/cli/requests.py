@@ -208,7 +208,7 @@ def choose_server(args: argparse.Namespace) -> Server:
 @contextmanager
 def report_slowness(address: str) -> Iterator[None]:
     """Print a note if a server takes long to answer in the block."""
-    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it"
+    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C cancels"
     timer = threading.Timer(_SLOW, print_status, [text])
     timer.daemon = True
     timer.start()

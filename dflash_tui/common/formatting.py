@@ -103,6 +103,11 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
+def format_synthetic(why: str) -> str:
+    """Return the label of figures that are not a real model's, and why; empty if they are."""
+    return f"not a real model's figures: {why}" if why else ""
+
+
 def truncate(text: str, width: int) -> str:
     """Return `text` in at most `width` characters, with an ellipsis if it is cut."""
     if len(text) <= width:

@@ -86,7 +86,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def find_engine_by_name(name: str) -> Engine:
-    """Return the engine called `name`: its folder, the folder's name, or the start of that name.
+    """Return the engine called `name`: its folder, the folder's name, or a prefix of that name.
 
     If several match, an unpatched engine is preferred.
 
@@ -281,7 +281,7 @@ def _find_unused_record(record: Path) -> UnusedEngine | None:
             record, "it is not a record of an adopted engine", f"rm {record}, and adopt the engine again"
         )
     if not engine.python.exists():
-        hint = f"when it is back it is used again; rm {record} forgets it"
+        hint = f"it is used again once its Python is back; rm {record} forgets it"
         return UnusedEngine(Path(engine.folder), f"its Python is gone ({engine.python})", hint)
     return None
 

@@ -21,6 +21,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import build_flag
 
+_TRUST_IT = "then trust it on a terminal or with --trust; that holds until it changes"
 # About 10,000 answers.
 _LARGEST = 1 << 20
 
@@ -55,9 +56,9 @@ class Untrusted(msgspec.Struct, frozen=True):
             for each in self.contents
         ]
         return UsageError(
-            f"you have not said yes to {' and '.join(named)}, not shipped with dflash-tui",
+            f"not shipped with dflash-tui and not trusted yet: {' and '.join(named)}",
             evidence="\n  ".join(map(str, self.ingredients)),
-            hint=f"read it ({', '.join(texts)}), then say yes on a terminal or by --trust: that holds until it changes",
+            hint=f"read it ({', '.join(texts)}), then trust it on a terminal or with --trust, until it changes",
         )
 
 
@@ -101,7 +102,7 @@ def _describe_patch(patch: Patch) -> Ingredient:
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
     ]
     sets += [f"{name}={value}" for name, value in (patch.without_patch.env if patch.without_patch else {}).items()]
-    instead = f"; where it is not applied, sets {', '.join(sets)}" if sets else ""
+    instead = f"; if it is not applied, sets {', '.join(sets)}" if sets else ""
     changes = ", ".join(f"vllm/{path}" for path in patch.paths)
     return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
 

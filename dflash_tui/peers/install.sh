@@ -21,13 +21,11 @@ remove_others() { # earlier and unfinished environments, which the link does not
     done
 }
 
-why=no-python
 for python in python3 python3.12 python3.13 python3.11 python3.14; do
-    "$python" -I -c "import sys; sys.exit(sys.version_info < (3, 11))" </dev/null >/dev/null 2>&1 || continue
-    why=no-venv
-    "$python" -I -c "import venv, ensurepip" </dev/null >/dev/null 2>&1 && why= && break
+    "$python" -I -c "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))" </dev/null >/dev/null && break
+    python=
 done
-[ -z "$why" ] || end "$why"
+[ "$python" ] || end python
 
 umask 077
 home=${XDG_DATA_HOME:-$HOME/.local/share}/dflash-tui

@@ -63,7 +63,7 @@ _FAILURES = (
         "{host} is not known to ssh yet",
         "connect once by hand, and compare its key: ssh {host}",
     ),
-    (r"Permission denied|Too many authentication failures", "{host} refuses your key", "ssh-copy-id {host}"),
+    (r"Permission denied|Too many authentication failures", "{host} rejects your ssh key", "ssh-copy-id {host}"),
     (r"Connection refused", "no ssh server answers on {host}", "on it: sudo apt install openssh-server"),
     (
         r"timed out|No route to host|Network is unreachable",
@@ -94,7 +94,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
     """Raise UsageError if a name could be an option of ssh, or a host is named twice."""
     for host in hosts:
         if not is_host_name(host):
-            what = f"'{host[:80]}' is not a name of a host"
+            what = f"'{host[:80]}' is not a host name"
             raise UsageError(what, hint="as for ssh: NAME, USER@NAME or an address")
     if len({*hosts}) < len(hosts) and {*hosts} != {LOCAL}:
         raise UsageError(f"--peer: {', '.join(hosts)} names a host twice", hint="each further host has one --peer")
@@ -150,12 +150,6 @@ def _encode_word(text: str) -> str:
     """Return a text as one word for `printf %b`, which every shell reads alike."""
     octal = (chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in os.fsencode(text))
     return f"'{''.join(octal)}'"
-
-
-def build_settings_command(host: str) -> list[str]:
-    """Return the command that prints ssh's settings for `host` without connecting."""
-    check_hosts([host])
-    return ["ssh", "-G", "--", host]
 
 
 def read_key_name(host: str, settings: str) -> str:

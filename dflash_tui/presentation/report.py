@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dflash_tui.common.formatting import UNKNOWN, draw_bar, shorten_names, truncate, truncate_middle
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_synthetic, shorten_names, truncate, truncate_middle
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.experiments.analysis.stats import Ratio
@@ -289,7 +289,7 @@ def render_page(title: str, synthetic: str, lines: Iterable[str], sections: Iter
 
     `synthetic` is why the figures say nothing about a real model; empty if they are real.
     """
-    label = [f"> **Not a real model's figures: {escape_text(synthetic)}.**"] if synthetic else []
+    label = [f"> **{escape_text(format_synthetic(synthetic))}.**"] if synthetic else []
     return "\n\n".join([f"# {title}", *label, *lines, to_markdown(sections)]) + "\n"
 
 

@@ -78,7 +78,7 @@ class _Front:
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in others)
                 detail = f"{names} and this one would share memory and processor, so the figures of each suffer."
                 confirm = Confirm(
-                    "Launch beside a running server?", detail, f"launch {plan.recipe} on :{plan.port} as well"
+                    "Launch next to a running server?", detail, f"launch {plan.recipe} on :{plan.port} as well"
                 )
                 return await self._panel.push_screen_wait(confirm)
 
@@ -452,7 +452,7 @@ class DflashApp(TerminalApp):
     def action_chat(self) -> None:
         """Chat with the server on screen, otherwise with the newest one; boots of an A/B come last."""
         if self.current_mode == "replay":
-            self.notify("a recording answers nothing; 2 shows the server that is watched", severity="warning")
+            self.notify("a recording cannot answer; 2 shows the watched server", severity="warning")
             return
         watched = self.run_screen.view.run if self.has_server else None
         run = watched or registry.choose_newest(registry.list_living_servers())
@@ -605,13 +605,13 @@ class DflashApp(TerminalApp):
 
     def action_stop(self) -> None:
         if self.preparing:
-            question = Confirm("Cancel the launch?", "Whatever is unfinished is removed.", "cancel it", "go on")
+            question = Confirm("Cancel the launch?", "Anything incomplete is removed.", "cancel it", "continue")
             ask(self, question, self._cancel_launch)
             return
         if crashed := self.restarting:
             from dflash_tui.launch import session
 
-            question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "go on")
+            question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "continue")
             ask(self, question, partial(session.cancel_restarts, crashed))
             return
         run = self.run_screen.view.run

@@ -103,7 +103,7 @@ class PanelCommands(Provider):
             "Launch screen", "recipes, and the plan of the highlighted one", partial(self.panel.action_show, "launch")
         )
         yield Command("Tune", "find the fastest setting of the highlighted recipe", self._tune)
-        yield Command("Explain a log", "why any vLLM failed, by its log file", self._explain_log)
+        yield Command("Explain a log", "why any vLLM failed, from its log file", self._explain_log)
         yield Command("Live screen", "the run being watched", partial(self.panel.action_show, "live"))
         yield Command("Chat", "talk with the server that is watched, or the newest", self.panel.action_chat)
         yield Command("Replay the sample", "a run recorded on a real H200", self._sample)

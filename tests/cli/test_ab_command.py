@@ -117,7 +117,7 @@ def test_cold_starts_find_empty_caches(words, first, kept):
             "on: start.fork: the engine process is spawned",
         ),
         (("--vary", "profile=stock,nope"), "nope: demo-cpu has no profile"),
-        (("--vary", "n=7,07"), "come to the same launch"),
+        (("--vary", "n=7,07"), "result in the same launch"),
         (("--suite", "nope"), "no suite"),
         (("--vary", "env.HF_TOKEN=a,b"), "secret"),
         (("--vary", 'model-loader-extra-config={"aws_secret_access_key": "a"},{}'), "secret"),

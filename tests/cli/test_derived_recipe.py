@@ -54,14 +54,6 @@ def test_plan_names_required_release_and_draft_count(tmp_path, capsys):
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
-def test_a_relative_folder_becomes_absolute(tmp_path, monkeypatch, capsys):
-    """The server starts in the folder of its run."""
-    big = model(tmp_path / "big", TARGET)
-    monkeypatch.chdir(tmp_path)
-    assert main.main(["plan", "--target", "./big", "--gpu", "h100", "--json"]) == 0
-    assert big in json.loads(capsys.readouterr().out)["argv"]
-
-
 def test_config_text_never_becomes_recipe_key(tmp_path):
     """Rules are written into comments, and what they quote has one line."""
     words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "Y" * 1000]

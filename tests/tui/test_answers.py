@@ -44,7 +44,7 @@ async def test_answers_are_shown_side_by_side():
         await shows(pilot, "Code, round 2", f"from character {len(ALIKE + 'So it ') + 1} on", "characters alike]")
         a, b = columns(panel)
         assert "\x1b" not in text(panel)
-        assert ("So it was" in a, f"So it is {HOSTILE}" in b, "[not kept from here on]" in b) == (True, True, True)
+        assert ("So it was" in a, f"So it is {HOSTILE}" in b, "[the rest was not kept]" in b) == (True, True, True)
         await pilot.press("space")
         assert columns(panel)[0] == f"{ALIKE}So it was"
         await pilot.press("right")

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, RequestMeasured
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.tui.render.experiment import Outlook, describe_stage, render_left
+from dflash_tui.presentation.experiment_text import describe_stage
+from dflash_tui.tui.render.experiment import Outlook, render_left
 from tests.support.experiment_factories import BASE, a_design, a_request, boots, told
 
 DESIGN = a_design(made_at=BASE - 10)

@@ -262,5 +262,5 @@ def test_other_program_on_port_is_no_server(capsys, monkeypatch):
         assert main(["attach", f"http://{place}", "--json"]) == 1
         listener.shutdown()
     error = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert error["what"] == f"what listens at {place} does not speak HTTP, or breaks its answers"
+    assert error["what"] == f"{place} does not speak HTTP, or breaks off its answers"
     assert "disconnected" in error["evidence"]

@@ -100,7 +100,7 @@ async def test_unreachable_host_is_reported_and_nothing_launches(reached):
     async with panel.run_test(size=(120, 60)) as pilot:
         await wait_for(pilot, lambda: "the CPU demo" in text(panel))
         await type_host(pilot, "-oProxyCommand=x")
-        await shows(pilot, "not a name of")
+        await shows(pilot, "not a host name")
         panel.screen.query_one(Input).value = "nowhere"
         await pilot.press("enter")
         await shows(pilot, "nowhere cannot be reached", "check the cable")
@@ -154,7 +154,7 @@ async def test_host_without_program_gets_it_after_confirmation(lacking):
 async def test_declined_installation_is_not_offered_again(lacking):
     async with offered() as (panel, pilot):
         await pilot.press("escape")
-        await shows(pilot, "and the host again")
+        await shows(pilot, "name it again")
         assert (panel.screen, lacking["begun"]) == (panel.launch_screen, 0)
 
 

@@ -105,7 +105,7 @@ async def test_burst_of_keys_goes_to_filter():
 
 
 async def test_driver_failure_is_explained_in_full():
-    why = "the NVIDIA driver that runs and its library do not match, as after an update; reboot to load the new driver"
+    why = "the running NVIDIA driver and its library do not match, as after an update; reboot to load the new driver"
     panel = app({"toy": a_recipe()}, probe=GpuProbe(why_none=why))
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "the CPU demo" in text(panel))

@@ -116,7 +116,7 @@ class Bench(NamedTuple):
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN|URL]`: send the prompts and print the measures of each request."""
     if args.rate and args.concurrency != (1,):
-        raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
+        raise UsageError("--rate cannot be combined with --concurrency", hint="use only one of them")
     server = choose_server(args)
     ensure_dataset(args.suite)
     suite, plan = suites.load_suite(args.suite), server.run.plan if server.run else None

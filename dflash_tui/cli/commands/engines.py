@@ -210,7 +210,7 @@ def patch_verify(args: argparse.Namespace) -> int:
     for check in checks:
         print_result(check, f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
     if not checks:
-        print_status("no file that a patch could touch exists")
+        print_status("the engine has none of the files that patches change")
     return 0 if all(check.ok for check in checks) else 5
 
 
@@ -301,7 +301,7 @@ def engine_adopt(args: argparse.Namespace) -> int:
     """Add the user's own environment to the list of engines."""
     chosen = inventory.adopt_engine(Path(args.folder))
     print_result(chosen, chosen.folder)
-    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never changed: a launch that needs patches "
                  f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
     return 0
 

@@ -155,7 +155,7 @@ def ab_list(_args: argparse.Namespace) -> int:
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
     print_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
     if not rows:
-        print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
+        print_status("no experiment yet; `dflash-tui ab RECIPE` starts one")
     return 0
 
 
@@ -212,7 +212,7 @@ def ab_remove(args: argparse.Namespace) -> int:
     is_finished = store.read_progress(store.experiment_folder(design.id)).finished
     store.remove_experiment(design)
     for left in [] if is_finished else asyncio.run(runner.remove_far_caches(design)):
-        print_status(f"! its compile caches are left on {left}")
+        print_status(f"! its compile caches remain on {left}")
     print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
     return 0
 
@@ -284,7 +284,7 @@ def find_tune(name: str | None) -> Design:
         return design
     tunes = [design for design in store.list_experiments() if design.tuning]
     if not tunes:
-        raise UsageError("no tune yet", hint="dflash-tui tune RECIPE begins one")
+        raise UsageError("no tune yet", hint="dflash-tui tune RECIPE starts one")
     driven = (tune for tune in reversed(tunes) if store.find_driver(store.experiment_folder(tune.id)))
     return next(driven, tunes[-1])
 

@@ -139,7 +139,7 @@ def _format_removal(folder: Path) -> str:
 def completion(args: argparse.Namespace) -> int:
     """`completion bash|zsh|fish`: print the script on stdout, and where it belongs on stderr."""
     print_data(_format_script(args.shell))
-    note = "it completes the recipes of today: write it again after adding one"
+    note = "it completes the present recipes: write it again after adding one"
     print_status(f"write it to {_PLACES[args.shell]}; {note}")
     return 0
 

@@ -65,7 +65,7 @@ def _find_rank_log(run: Run, rank: int) -> Path:
     far = next((far for far in run.far_ranks if far.rank == rank), None)
     if far is None:
         others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"
-        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"there is {others}")
+        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"other ranks: {others}")
     return run.folder / far.log_name
 
 
@@ -122,7 +122,7 @@ def _select_run(name: str | None) -> tuple[Run, RunState]:
             if state.autopsy is None and state.status == "failed":
                 state.apply(observer.read_autopsy(run, None))
             return run, state
-    steps = ("a launch that was refused is no run: dflash-tui doctor RECIPE explains it",
+    steps = ("a refused launch leaves no run: dflash-tui doctor RECIPE explains it",
              "dflash-tui ps --all lists the runs")  # fmt: skip
     raise UsageError("no run has failed", hint="\n  → ".join(steps))
 

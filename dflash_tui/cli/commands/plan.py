@@ -64,7 +64,7 @@ Description=vLLM with DFlash: {recipe} (dflash-tui)
 [Service]
 Type=exec
 ExecStart=:{command}
-{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong into this file, not here: NAME=value, chmod 600.
+{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong in this file, not here: NAME=value, chmod 600.
 EnvironmentFile=-{secrets}
 # `--set restart.times=N` launches a crashed server again. systemd must not: it would also do so after a wrong flag.
 Restart=no
@@ -95,8 +95,8 @@ def plan(args: argparse.Namespace) -> int:
     text = describe_plan(planned, width) if args.verbose else summary
     print_result(msgspec.to_builtins(planned.plan) | figures, text)
     if not args.json and not args.verbose:
-        print_status("--verbose has its patches, startup optimizations, published figures, and what differs from them")
-    checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
+        print_status("--verbose shows its patches, startup optimizations, published figures and deviations from them")
+    checks = (*check_pair(planned.resolved, planned.plan), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # a chosen engine's own parser checks its flags instead
@@ -110,7 +110,7 @@ def _name_taken_port(plan: Plan) -> None:
     with suppress(UsageError):  # if no port is free, the launch reports that
         if (free := lifecycle.find_free_port(plan.port)) != plan.port:
             by_hand = plan.request and plan.request.port
-            instead = f"{free} is free: --port {free}" if by_hand else f"a launch takes {free}"
+            instead = f"{free} is free: --port {free}" if by_hand else f"a launch will use {free}"
             print_status(f"! port {lifecycle.describe_passed_ports(plan.port, free)}; {instead}")
 
 

@@ -72,7 +72,7 @@ def recipes_catalogue(args: argparse.Namespace) -> int:
             f"as of {catalogue.written}, published by others; dflash-tui recipes catalogue PAIR has the sources"
         )
         if args.fits and unknown and not args.unknown:
-            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size left out; they are listed by:")
+            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size omitted; to list them:")
             print_status(_format_unknown_command(args))
     return 0
 
@@ -81,7 +81,7 @@ def _choose_place(name: str | None, *, needed: bool) -> Place:
     if name:
         kind = parse_class(name)
         if kind is None or kind not in TYPICAL:
-            raise UsageError(f"the memory of '{name}' is not known", hint=f"available: {', '.join(TYPICAL)}")
+            raise UsageError(f"the memory of class '{name}' is unknown", hint=f"available: {', '.join(TYPICAL)}")
         return Place(kind, catalogues.typical_budget(kind))
     place = recipe_text.choose_place(nvml.probe_gpus().gpus)
     if needed and place.budget is None:
@@ -279,13 +279,13 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
     path = recipe_files.own_recipe_file(recipe.name)
     print_items([AddedRecipe(str(path), ingredients, clean_left_out, mistakes)])
     for omission in clean_left_out:
-        print_status(f"left out    {omission.what}: {omission.why}")
+        print_status(f"omitted     {omission.what}: {omission.why}")
     for ingredient in ingredients:
         print_status(str(ingredient))
     for mistake in mistakes:
         print_status(f"wrong       {mistake}; correct it in the file")
     print_text(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
-    print_status(f"checked; a launch asks before it runs anything of it. Next: dflash-tui plan {recipe.name}")
+    print_status(f"checked; a launch asks before it runs any part of it. Next: dflash-tui plan {recipe.name}")
 
 
 def recipes(_args: argparse.Namespace) -> int:

@@ -35,8 +35,11 @@ def report(args: argparse.Namespace) -> int:
     """`report [NAME]` or `report compare A B`: print a report, or write it to the file of `-o`."""
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
-        if len(names) != 3:
-            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        if len(names) != 3 or args.submit:
+            raise UsageError(
+                "report compare takes two names, and no --submit",
+                hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE",
+            )
         text = _compare(names[1], names[2], kind)
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
@@ -45,7 +48,7 @@ def report(args: argparse.Namespace) -> int:
         if isinstance(loaded, ImportedResult):
             raise UsageError(
                 f"{names[0]} is a result of {loaded.source}",
-                hint="report compare shows it beside a report of dflash-tui",
+                hint="report compare shows it next to a report of dflash-tui",
             )
         if args.submit:
             return _write_submissions(args.submit, loaded, paths.expand_home(args.output or "."))
@@ -71,7 +74,7 @@ def _write_submissions(form: str, loaded: ExperimentReport | RunReport, folder: 
 def write_whole_file(path: Path, text: str) -> None:
     """Write a text file; an error names it."""
     if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", hint="make it first, or name another file")
+        raise UsageError(f"there is no folder {path.parent}", hint="create it first, or name another file")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -92,7 +95,7 @@ def _compare(first: str, second: str, kind: str) -> str:
         return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
     reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
-        raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
+        raise UsageError(f"the comparison needs {len(reports)} pictures", hint="--format md shows all of them")
     return "\n".join(render_report(report, kind, "") for report in reports)
 
 

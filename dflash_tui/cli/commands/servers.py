@@ -74,7 +74,7 @@ def ps(args: argparse.Namespace) -> int:
     _print_servers(listed, foreign, verbose=args.verbose)
     claims = [] if args.run else reservation.list_reservations()
     if not listed and not claims:
-        print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
+        print_status("no server is running; `dflash-tui up RECIPE` starts one, `ps --all` lists ended ones")
     for claim in claims:
         ports = " and ".join(str(port) for port in dict.fromkeys(plan.port for plan in claim.plans))
         print_status(f"· {claim.holder} is under way, for port {ports}")
@@ -172,12 +172,12 @@ def print_broken_runs(broken: Mapping[str, str]) -> None:
 def _remark(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
-    remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
+    remarks += [f"rank {run.plan.rank} of a server on another host"] if run.plan.rank else []
     record = server_process.read_kept(run)
     there = run.far_ranks and (server_process.is_alive(run) or server_process.list_left(run))
     if there and not server_process.is_kept(run):
-        states = "; ".join(f"{rank}, when that was last known" for rank in record.ranks) if record else ""
-        remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
+        states = "; ".join(f"{rank} (last known state)" for rank in record.ranks) if record else ""
+        remarks.append(f"the keeper of its ranks has exited; {states}".removesuffix("; "))
     else:
         remarks += map(str, record.ranks) if record else ()
     if verbose and record:
@@ -207,7 +207,7 @@ def runs(args: argparse.Namespace) -> int:
 
 
 def runs_prune(args: argparse.Namespace) -> int:
-    """`runs prune`: list the runs that ended long ago, with --yes remove them; runs of A/Bs are kept."""
+    """`runs prune`: list runs that ended long ago; with --yes remove them; runs of A/Bs are kept."""
     runs_of_experiments = _list_runs_of_experiments()
     over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
@@ -219,12 +219,12 @@ def runs_prune(args: argparse.Namespace) -> int:
     print_broken_runs(registry.list_broken_runs())
     staying = sum(run.id in runs_of_experiments for run, _ in old)
     if staying:
-        print_status(f"{pluralize(staying, 'run')} of A/Bs stay: dflash-tui ab remove ID, then prune again")
+        print_status(f"{pluralize(staying, 'run')} of A/Bs are kept: dflash-tui ab remove ID, then prune again")
     total = f"{pluralize(len(pruned), 'run')}, {format_gigabytes(sum(pruned_run.bytes for pruned_run in pruned))}"
     if not pruned:
         print_status(f"no run ended more than {_format_age(args.older_than)} ago")
     else:
-        print_status(f"removed {total}" if args.yes else f"{total}: --yes removes them, estimates of starts with them")
+        print_status(f"removed {total}" if args.yes else f"{total}: --yes removes them and their start estimates")
     return 0
 
 
@@ -314,7 +314,7 @@ def stop(args: argparse.Namespace) -> int:
     if args.orphans:
         return _stop_orphans(args)
     if args.all and args.run:
-        raise UsageError("--all cannot be combined with a run", hint="give one of them")
+        raise UsageError("--all cannot be combined with a run", hint="use only one of them")
     living = registry.list_living_servers()
     if args.all and not living:
         print_status(_describe_none())
@@ -331,10 +331,9 @@ def stop(args: argparse.Namespace) -> int:
 def _describe_none() -> str:
     """Return that no server runs, and how many engine processes outlived killed servers."""
     if orphans := find_orphans():
-        return (
-            f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
-        )
-    return "no server runs"
+        outlived = f"{pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
+        return f"no server is running, but {outlived}"
+    return "no server is running"
 
 
 def _stop_run(run: Run) -> StoppedServer:
@@ -381,7 +380,7 @@ def _stop_orphans(args: argparse.Namespace) -> int:
             hint = f"dflash-tui stop --orphans {args.run} --yes"
             raise UsageError("cannot ask for confirmation without a terminal", hint=hint)
         if args.json or not can_ask():
-            print_status("--yes stops them, a PID one of them; dflash-tui gpus shows what they hold on a GPU")
+            print_status("--yes stops them all, a PID only that one; dflash-tui gpus shows their GPU memory")
             return 0
         if not ask_yes(f"Stop {pluralize(len(orphans), 'process')}?"):
             print_status("not stopped")

@@ -66,7 +66,7 @@ def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
     if args.foreground and (args.detach or args.wait):
         other = "--detach" if args.detach else "--wait"
-        raise UsageError(f"--foreground cannot be combined with {other}", hint="give one of them")
+        raise UsageError(f"--foreground cannot be combined with {other}", hint="use only one of them")
     request = read_launch_request(args)
     planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
     try:
@@ -95,7 +95,7 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
             await session.run_server(planned, front, cluster_launch.reach_hosts, policy)
         except asyncio.CancelledError:
             if not front.is_watching:
-                print_status("stopped before the launch; nothing unfinished was left behind")
+                print_status("cancelled before the launch; nothing incomplete is left")
             raise
 
 
@@ -212,7 +212,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
                 print_status(describe_attach_and_stop(run.id))
                 return 0
             if not args.foreground:
-                print_status(f"watching {run.id}; Ctrl-C ends that, and the server keeps running")
+                print_status(f"watching {run.id}; Ctrl-C stops watching, the server keeps running")
         await _wait_for_first(*tasks)
         return _finish(run, state, until)
     except asyncio.CancelledError:
@@ -295,7 +295,7 @@ def attach_foreign(args: argparse.Namespace) -> int:
     server = ForeignServer(args.run)
     if args.plain or args.json or not has_terminal():
         print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")
-        print_status("asking it once a second until Ctrl-C")
+        print_status("polling it once a second until Ctrl-C")
         return asyncio.run(_print_server(args, server))
     return open_panel(foreign=server)
 

@@ -60,7 +60,7 @@ def verify(args: argparse.Namespace) -> int:
 def _verify_address(args: argparse.Namespace) -> int:
     """Check the server at an address; nothing is recorded, and outputs are not compared."""
     if args.lossless:
-        hint = "launch it with and without speculation, and verify --lossless of a recipe"
+        hint = "verify --lossless RECIPE launches it with and without speculation"
         raise UsageError("verify --lossless launches the server that it checks, and takes no URL", hint=hint)
     args.run = args.recipe
     server = choose_server(args)
@@ -121,5 +121,5 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
     except DflashError as error:
         return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))
     return FunctionalCheck(
-        _OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation, but for rounding"
+        _OUTPUT, CheckResult.PASSED, "greedy answers equal those without speculation, except for rounding"
     )

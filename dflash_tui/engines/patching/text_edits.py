@@ -107,7 +107,7 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
             old, new = _count_matches(text, edit)
             applied, edits = applied + ((old, new) == (0, 1)), edits + 1
             if (old, new) not in {(1, 0), (0, 1)}:
-                also = f", and the text that it would become {new} times" if new else ""
+                also = f", and its replacement {new} times" if new else ""
                 lines.append(f"{file.path}: this is found {old} times{also}: {first_filled_line(edit.old)}\n")
     if applied:
         lines.append(f"{applied} of its {edits} edits are applied already, the others are not\n")

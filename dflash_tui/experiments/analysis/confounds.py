@@ -128,7 +128,7 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
         "variables differ between boots", {b.number: _leave_out(b.env, varied) for b in pair.measured}
     )
     around = {b.number: _leave_out(b.inherited, varied) for b in pair.measured if b.inherited is not None}
-    yield from _find_unequal_values("they were launched from different environments", around)
+    yield from _find_unequal_values("they were launched from different shell environments", around)
 
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
@@ -179,8 +179,8 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             evidence = f"{pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
             yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
         if failures := sum(window.filler_failures for window in boot.windows):
-            evidence = f"{pluralize(failures, 'request')} that do not count failed"
-            yield _of_boot(boot, "not every boot kept its load up", evidence)
+            evidence = f"{pluralize(failures, 'request')} that are not counted failed"
+            yield _of_boot(boot, "not every boot sustained its load", evidence)
         if boot.preemptions:
             # Of a map they are those of its largest cells only.
             evidence = pluralize(round(boot.preemptions), "preemption")
@@ -255,7 +255,7 @@ def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
         after, on_gpu = boot.after or Conditions(0.0), not pair.arm(boot).plan.on_cpu
         lacks = {
             "throttling": on_gpu and after.throttle is None,
-            "load of others on the GPU": on_gpu and after.foreign is None,
+            "other load on the GPU": on_gpu and after.foreign is None,
             "the power supply": power and not after.power,
             "the server's counters meanwhile": boot.generated is None,
         }

@@ -78,7 +78,7 @@ def import_recipe(words: Sequence[str]) -> ImportedRecipe:
     recipe: dict[str, Any] = {
         "title": f"{served.rpartition('/')[2]}, {method}, imported",
         "status": "experimental",
-        "why": "Imported from a command; nobody ran it by this recipe.",
+        "why": "Imported from a command; not run as a recipe yet.",
         "target": target,
         **speculation,
         "mode": "eager" if flags.pop("enforce-eager", False) else "compile",

@@ -412,12 +412,12 @@ def _find_status(
         return Trust(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand")
     if method not in {recipe.method, Method.NONE}:
         part = recipe.methods.get(method)
-        unknown = Trust(Status.EXPERIMENTAL, f"nobody reported {method} with this recipe on {hardware.value}")
+        unknown = Trust(Status.EXPERIMENTAL, f"{method} with this recipe is unreported on {hardware.value}")
         return part.standing if part and part.standing else unknown
     status = _find_published_status(recipe, hardware, profile, variant)
     fixes = [key for key in settings if f"--set {key}=" in status.why]
     if status.status is Status.BROKEN and fixes:
-        why = f"broken without --set {', '.join(fixes)}; nobody reported it so"
+        why = f"broken without --set {', '.join(fixes)}; unreported with it"
         return Trust(Status.EXPERIMENTAL, why, status.link)
     return status
 
@@ -431,14 +431,14 @@ def _find_published_status(recipe: Recipe, hardware: Hardware, profile: str, var
             and profile in (part.reported_in or (profile,))
         ):
             return part.standing
-        why = f"nobody reported the {variant} variant on {hardware.value} with profile {profile}"
+        why = f"the {variant} variant with profile {profile} is unreported on {hardware.value}"
         return Trust(Status.EXPERIMENTAL, why)
     there = recipe.hardware.get(hardware)
     if there and profile in there.standing:
         return there.standing[profile]
     if recipe.reported_on and there is None:
         classes = ", ".join(kind.value for kind in recipe.reported_on)
-        return Trust(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {classes}")
+        return Trust(Status.EXPERIMENTAL, f"unreported on {hardware.value}; reported on {classes}")
     own = recipe.profiles.get(profile)
     return (
         own.standing if own and own.standing else Trust(recipe.status, recipe.why or "as the recipe says", recipe.link)

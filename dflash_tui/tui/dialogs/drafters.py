@@ -46,7 +46,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
     HEADING: ClassVar = "new pair"
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe of it"),
-        Binding("slash", "type", "find", key_display="/", tooltip="Words of a pair, or a model as OWNER/NAME"),
+        Binding("slash", "type", "find", key_display="/", tooltip="Search pairs by words, or models by OWNER/NAME"),
     ]
 
     def __init__(self, place: Place) -> None:
@@ -56,7 +56,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.choices: list[_Row] = []
 
     def on_mount(self) -> None:
-        self.show_heading("Pairs that others published; / finds one, or the drafters of any model: OWNER/NAME.")
+        self.show_heading("Published pairs; / searches them, or finds the drafters of any model: OWNER/NAME.")
         self.call_after_refresh(self.list_pairs)
 
     def list_pairs(self, words: str = "") -> None:
@@ -75,7 +75,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.show_rows(
             Content.assemble(mark, (row.name, "bold"), (f"  {row.facts}", MUTED_ROW)) for _, row, mark in rows
         )
-        self.show_detail("" if rows else "no pair of the catalogue has all these words")
+        self.show_detail("" if rows else "no pair of the catalogue matches all these words")
 
     def _fits(self, pair: CataloguePair) -> bool | None:
         """Return whether any precision of the target fits; None if the memory or all sizes are unknown."""
@@ -143,7 +143,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
                 for drafter in others
             ]
             self._show(rows)
-            none = "nothing is known to draft for it; n-grams need no drafter (m)"
+            none = "no drafter is known for it; n-grams need none (m)"
             self.show_heading(f"Drafters of {model}" if rows else none)
 
     def _show(self, rows: list[_Row]) -> None:

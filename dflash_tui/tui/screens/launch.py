@@ -124,7 +124,7 @@ class HostSurveys:
         if error.host in self.installed:
             return far_program.build_unheard_error(error)
         self._missing = error
-        return UsageError(error.what, evidence=error.evidence, hint="h, and the host again, offers to install it there")
+        return UsageError(error.what, evidence=error.evidence, hint="press h and name it again to install it there")
 
     def describe(self, plan: Plan) -> list[tuple[str, str]]:
         """Return plan rows: the links of the hosts, and their errors."""
@@ -172,13 +172,13 @@ class LaunchScreen(SizedScreen[None]):
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         # Priority: keys typed right after it go to the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
-        Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
+        Binding("n", "drafters", "New pair", tooltip="New pair: a published one, or any model's drafter"),
         Binding("v", "change('variant')", "Variant", tooltip="Next variant, for instance another drafter"),
         Binding("g", "change('gpu')", "GPU", tooltip="Next GPU"),
         Binding("m", "change('method')", "Method", tooltip="Next method of speculation, such as mtp, or none"),
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
-        Binding("i", "details", "Details", tooltip="The whole plan and its command, or what counts"),
-        Binding("k", "keep", "Keep", tooltip="Keep what is chosen here as a recipe of yours"),
+        Binding("i", "details", "Details", tooltip="The whole plan and its command, or the short plan"),
+        Binding("k", "keep", "Keep", tooltip="Save these choices as your recipe"),
         Binding("y", "copy", "Copy", tooltip="Copy the command"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
     ]  # fmt: skip
@@ -221,6 +221,9 @@ class LaunchScreen(SizedScreen[None]):
     async def prepare(self) -> None:
         """Read what the first frame shows, so that it is drawn once; a slow driver's GPUs are drawn later."""
         probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
+        classes = self.app.HORIZONTAL_BREAKPOINTS, self.app.VERTICAL_BREAKPOINTS  # set later, all would be styled twice
+        for length, edges in zip(self.app.size, classes, strict=True):
+            self.add_class(max(edge for edge in edges or () if edge[0] <= length)[1], update=False)
         self.entries = await asyncio.to_thread(self.load)
         self.running = await asyncio.to_thread(registry.list_living_runs)
         with suppress(TimeoutError):
@@ -383,7 +386,7 @@ class LaunchScreen(SizedScreen[None]):
             names = textwrap.fill(", ".join(recipes.folded), max(20, width))
             return Content(f"enter shows the recipes that would not start here:\n{names}")
         if recipes.filtered:
-            return Content("no recipe has all these words; esc shows all")
+            return Content("no recipe matches all these words; esc shows all")
         return Content("no recipe was found; n lists pairs to make one of, dflash-tui recipes new makes a file")
 
     def _render_plan(self, recipe: Recipe, width: int) -> Content:
@@ -572,7 +575,7 @@ class LaunchScreen(SizedScreen[None]):
             self.app.push_screen(ErrorDialog(error))
             return
         self._show_new(name, entries)
-        self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
+        self.notify(f"{name} is now your recipe; it was not run yet", markup=False)
 
     def _show_new(self, name: str, entries: Entries) -> None:
         self.entries = entries

@@ -59,7 +59,7 @@ SHARE_KEY = Binding("s", "share", "Share", tooltip="Copy a report of the run, an
 LOG_KEY = Binding("l", "log", "Log", tooltip="Full-screen log, and back")
 FREEZE_KEY = Binding("space", "freeze", "Pause", tooltip="Freeze the display; nothing is lost")
 FIGURE_KEYS = (
-    Binding("c", "chart", "Chart", tooltip="Next chart, where there is no room for all"),
+    Binding("c", "chart", "Chart", tooltip="Next chart, if not all fit"),
     Binding("left_square_bracket", "window(-1)", "Time", key_display="[ ]",
             tooltip="Shorter or longer window: 2, 10, 60 min"),
     Binding("right_square_bracket", "window(1)", "Longer window", show=False),
@@ -149,7 +149,7 @@ class RunScreen(ViewScreen):
         *FAILURE_KEYS,
         Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
         CHAT_KEY,
-        Binding("y", "copy_curl", "Curl", tooltip="Copy a curl that asks this server"),
+        Binding("y", "copy_curl", "Curl", tooltip="Copy a curl command for this server"),
         LOG_KEY,
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
         HELP_KEY,
@@ -172,7 +172,7 @@ class RunScreen(ViewScreen):
     def action_send_prompts(self) -> None:
         view = self.view
         if self._sending and self._sending.is_running:
-            self.notify("the five prompts are being sent already", severity="warning")
+            self.notify("the five prompts are already being sent", severity="warning")
         elif not view.has_server or view.run is None or view.state.status not in ANSWERING:
             self.notify("no server answers yet", severity="warning")
         else:

@@ -44,9 +44,9 @@ class LogPane(ScrollView, can_focus=True):
         Binding("n", "match(1)", "Matches", show=False, key_display="n N", tooltip="Log: next match"),
         Binding("N", "match(-1)", "Previous match", show=False, key_display="N", tooltip="Log: previous match"),
         Binding("v", "level", "Level", show=False, tooltip="Log: all lines, warnings and worse, errors"),
-        Binding("w", "wrap", "Wrap", show=False, tooltip="Log: wrap long lines; those of errors always are"),
-        Binding("z", "fold", "Fold", show=False, tooltip="Log: routes and answered requests in one line, or each"),
-        Binding("L", "rank", "Rank", show=False, key_display="L", tooltip="Log: that of the next host of the server"),
+        Binding("w", "wrap", "Wrap", show=False, tooltip="Log: wrap long lines; errors always wrap"),
+        Binding("z", "fold", "Fold", show=False, tooltip="Log: fold or unfold routes and answered requests"),
+        Binding("L", "rank", "Rank", show=False, key_display="L", tooltip="Log: next host of the server"),
         Binding("F", "follow", "Follow", show=False, tooltip="Log: follow the end, or stop following"),
         Binding("g", "top", "Top", show=False, tooltip="Log: first line"),
         Binding("G", "end", "First, last", show=False, key_display="g G", tooltip="Log: last line, and follow"),
@@ -287,7 +287,7 @@ class SearchBar(Input):
 
     def __init__(self, pane: LogPane) -> None:
         super().__init__(
-            value=pane.words, placeholder="search the log; after enter, n and N go to other matches", id="search"
+            value=pane.words, placeholder="search the log; after enter, n and N go between matches", id="search"
         )
         self._pane = pane
 

@@ -58,7 +58,7 @@ def test_the_user_s_own_suite_wins():
     [
         ("text: Hello there., ", "", "3: prompts[0]: object missing required field `text`"),
         ("max_tokens: 32", "max_tokens: 0", "3: prompts[0].max_tokens: expected `int` >= 1"),
-        ("max_tokens: 32", "max_tokens: 32, follows: Q", "3: prompts[0].follows: expected the kind of a prompt before"),
+        ("max_tokens: 32", "max_tokens: 32, follows: Q", "3: prompts[0].follows: expected the kind of an earlier"),
         ("max_tokens", "max_token", "3: prompts[0].max_token: unknown key, did you mean 'max_tokens'?"),
         ("kind: Q", "kind: warm-up", "3: prompts[0].kind: is reserved"),
         ("kind: Q", 'kind: "\\e[31m"', "3: prompts[0].kind: "),

@@ -12,7 +12,7 @@ from dflash_tui.experiments.design import Boot, Conditions
 from dflash_tui.planning.recipes.recipe import Mode
 from tests.support.boot_factories import boots, design, modes, plan
 
-LOAD = "not every boot kept its load up"
+LOAD = "not every boot sustained its load"
 SPEEDS = [10.0, 12.0, 12.1, 10.1]
 MAINS = Conditions(at=0.0, power="mains", clock_mhz=2000, temperature_c=60, throttle=(), foreign=(), load=1.0)
 

@@ -15,7 +15,7 @@ from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.events import RankState
 from dflash_tui.peers import agent, cluster_launch
-from dflash_tui.peers.agent import Caller, RankWatch
+from dflash_tui.peers.agent import RankWatch
 from dflash_tui.peers.connection import Greeting, RankOrder
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import ArmCache
@@ -137,7 +137,7 @@ def test_log_comes_in_bounded_chunks(watched):
     assert watched._network.network == "Socket"
 
 
-async def test_arm_caches_are_separate_and_removed(folders):
+def test_arm_caches_are_separate_and_removed(folders):
     """One that was set by hand stays as it is; without an experiment's mark they are shared."""
     settings = {**ORDER.request.settings, "env.TRITON_CACHE_DIR": "/by/hand"}
     request = replace(ORDER.request, settings=settings)
@@ -151,7 +151,7 @@ async def test_arm_caches_are_separate_and_removed(folders):
     other = paths.arm_caches_folder() / "20261124-y"
     for folder in (own, other):
         folder.mkdir(parents=True)
-    await agent.remove_caches(Caller(), "20261124-x")
+    agent.remove_caches("20261124-x")
     assert (own.exists(), other.exists()) == (False, True)
 
 

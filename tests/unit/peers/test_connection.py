@@ -46,7 +46,7 @@ def ask() -> None:
     ("code", "errors", "words"),
     [
         (255, "ssh: Could not resolve hostname spark-b: Name or service not known", "no host called spark-b"),
-        (255, "ann@spark-b: Permission denied (publickey).", "refuses your key"),
+        (255, "ann@spark-b: Permission denied (publickey).", "rejects your ssh key"),
         (255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", "host key"),
         (255, "No ED25519 host key is known for spark-b.\nHost key verification failed.", "not known to ssh"),
         (255, "ssh: connect to host spark-b port 22: Connection refused", "no ssh server"),

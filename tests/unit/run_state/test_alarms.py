@@ -67,7 +67,7 @@ def resting(counted: Counters, start: int, end: int) -> list[AnyEvent]:
             "DFlash draft attention (A) does not support full CUDA graphs; running the draft eagerly.",
             "drafter",
         ),
-        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=PIECEWISE", "PIECEWISE"),
+        ("compile", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=PIECEWISE", "piecewise"),
         ("eager", "CUDAGraphMode.FULL is not supported with A; setting cudagraph_mode=NONE", ""),
     ],
 )
@@ -181,7 +181,7 @@ STUCK = resting(counters(990.0, running=1), 100, 200)
 @pytest.mark.parametrize("on_gpu", [True, False])
 @pytest.mark.parametrize(
     ("near", "far", "named"),
-    [(1.0, 0.0, "rank 1 on spark-b"), (0.0, 1.0, "rank 0"), (0.02, 0.03, "no rank"), (0.99, 0.96, "")],
+    [(1.0, 0.0, "rank 1 on spark-b"), (0.0, 1.0, "rank 0"), (0.02, 0.03, "all ranks"), (0.99, 0.96, "")],
 )
 def test_half_server_is_named_after_ten_seconds(near, far, named, on_gpu):
     """The general alarm, which names nobody, comes after a minute."""

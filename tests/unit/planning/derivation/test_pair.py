@@ -124,7 +124,7 @@ def test_derived_pairs_match_published_method_and_drafts(target, drafter, method
         (QWEN_8B, None, Method.EAGLE3, "needs a drafter"),
         (QWEN_8B, None, Method.MTP, "no head"),
         (QWEN_8B, EAGLE3, Method.NGRAM, "takes no drafter"),
-        (QWEN_8B, a_target("Qwen3ForCausalLM", 4096, 16, 151936), Method.EAGLE3, "takes a drafter"),
+        (QWEN_8B, a_target("Qwen3ForCausalLM", 4096, 16, 151936), Method.EAGLE3, "no drafter for eagle3"),
         (GEMMA_31B, made_for("Qwen/Qwen3-32B", "Qwen3ForCausalLM"), None, "Qwen3ForCausalLM"),
         (GEMMA_31B, made_for("google/other-4-31B-it"), None, "google/other-4-31B-it"),
     ],
