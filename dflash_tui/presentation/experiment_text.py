@@ -240,14 +240,25 @@ def build_boots_table(progress: Progress, now: float = 0.0) -> Table:
             tries, remark = boot.attempt - 1, boot.error
         elif current and current.number == number:
             mark, took = "◐" if progress.driven else "!", format_duration(max(0.0, now - current.began))
-            count = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
-            tries, remark = current.attempt - 1, f"{STAGES.get(current.stage, current.stage)}{count}"
+            tries, remark = current.attempt - 1, describe_stage(progress)
         remark = ", ".join(filter(None, (f"attempt {tries + 1}" if tries else "", " ".join(remark.split()))))
         shown = cells[:2] if design.measures_start else cells
         arm_name = mark_arm(arm, name_arm(design, arm, _ARM))
         rows.append((str(number + 1), arm_name, Span(mark, mark), took, *shown, Span(remark, mark)))
     figures = ("start", "ready") if design.measures_start else ("start", "ready", "tok/s", "requests")
     return Table(("boot", "arm", "", "took", *figures, "remark"), tuple(rows), (0, 3, 5, 6, 7)[: 1 + len(figures)])
+
+
+def describe_stage(progress: Progress) -> str:
+    """Return the current boot's stage, or "" between boots."""
+    current = progress.current
+    if current is None or current.stage != "round":
+        return STAGES.get(current.stage, current.stage) if current else ""
+    if not progress.due:
+        return f"measuring, {pluralize(current.requests, 'request')} answered"
+    if current.requests >= progress.due:
+        return f"all {pluralize(progress.due, 'request')} answered"
+    return f"request {current.requests + 1} of {progress.due}"
 
 
 def list_prompt_parts(

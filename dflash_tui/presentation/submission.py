@@ -25,7 +25,7 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport, Side, side_of_run, sides_of_report
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.report import Section, Table, escape_text, to_markdown
+from dflash_tui.presentation.report import Section, Table, escape_text, format_ratio, to_markdown
 
 ARENA, CLUB = FORMS = ("spark-arena", "club-3090")
 _RANDOM, _KINDS = "random ", ("narrative", "code")
@@ -55,7 +55,7 @@ class _Launch(NamedTuple):
 def build_submissions(form: str, report: ExperimentReport | RunReport) -> list[Submission]:
     """Return a submission of each launch of a report; raise UsageError if a field that it needs is unknown."""
     launches = list(_list_launches(report))
-    problems = [f"{launch.side.name}: {why}" for launch in launches for why in _find_problems(form, launch)]
+    problems = dict.fromkeys(why for launch in launches for why in _find_problems(form, launch))
     if problems or not launches:
         evidence = "\n  ".join(problems) or "the launches of running servers are unknown"
         raise UsageError(f"nothing was written for {form}", evidence=evidence)
@@ -81,7 +81,9 @@ def _list_launches(report: ExperimentReport | RunReport) -> Iterator[_Launch]:
         notes = [f"{pluralize(len(good), 'boot')}, median tok/s of each: {speeds}"]
         if isinstance(report, ExperimentReport):
             pairs = [pair for pair in report.comparisons if place in {pair.a, pair.b}]
-            notes += [verdict_text.format_headline(report, pair) for pair in pairs]
+            notes += [
+                f"{verdict_text.format_headline(report, pair)}, ratio {format_ratio(pair.ratio)}" for pair in pairs
+            ]
         if lengths := [length for done in requests if (length := done.acceptance_length)]:
             notes.append(f"acceptance length {fmean(lengths):.2f} with the bonus token")
         notes += [f"patches of dflash-tui: {', '.join(side.plan.patches)}"] if side.plan.patches else []

@@ -54,46 +54,6 @@ def test_plan_names_required_release_and_draft_count(tmp_path, capsys):
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
-def test_draft_count_missing_in_config_is_requested(tmp_path, capsys):
-    target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
-    words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]
-    words += [model(tmp_path / "small", {"architectures": ["DSparkDraftModel"]})]
-    assert main.main(["plan", *words]) == 2
-    assert "--num-speculative-tokens" in capsys.readouterr().err
-    assert main.main(["plan", *words, "--num-speculative-tokens", "5"]) == 0
-    assert '"num_speculative_tokens": 5' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
-def test_machine_class_gets_its_own_plan_rules(tmp_path, gpu, cache, capsys):
-    """And nobody reported a derived pair anywhere, so no class is one where it is known."""
-    assert main.main(["plan", "--target", model(tmp_path / "big", TARGET), "--gpu", gpu, "--json"]) == 0
-    out, err = capsys.readouterr()
-    plan = json.loads(out)
-    words = plan["argv"]
-    assert (words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None) == cache
-    assert "known on" not in plan["standing"]["why"]
-    assert "gb10: kv-cache-dtype=fp8" in err
-
-
-def test_huge_and_endless_model_files_are_handled(tmp_path, capsys):
-    """A config.json of 50 MB, a template that never ends, and a tokenizer without added tokens."""
-    big = model(tmp_path / "big", TARGET | {"notes": "a" * (50 << 20)})
-    template = "{% for i in range(10**12) %}<tool_call>{% endfor %}" + "{% if a %}" * 5000
-    (tmp_path / "big" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    (tmp_path / "big" / "tokenizer.json").write_text('{"model": {}}')
-    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 0
-    assert "no tool-call-parser" in capsys.readouterr().err
-
-
-def test_a_relative_folder_becomes_absolute(tmp_path, monkeypatch, capsys):
-    """The server starts in the folder of its run."""
-    big = model(tmp_path / "big", TARGET)
-    monkeypatch.chdir(tmp_path)
-    assert main.main(["plan", "--target", "./big", "--gpu", "h100", "--json"]) == 0
-    assert big in json.loads(capsys.readouterr().out)["argv"]
-
-
 def test_config_text_never_becomes_recipe_key(tmp_path):
     """Rules are written into comments, and what they quote has one line."""
     words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "Y" * 1000]

@@ -58,7 +58,8 @@ def test_arena_gets_recipe_table_and_metadata(tmp_path):
     assert metadata["benchmark"]["args"]["exact_tg"] is True
     notes = metadata["dflash_tui"]["notes"]
     assert notes[0] == "2 boots, median tok/s of each: 30.00, 30.00"
-    assert any("no difference shown between eager and compile" in note for note in notes)
+    assert notes[1].startswith("no difference shown between eager and compile in steps/s")
+    assert notes[1].endswith("ratio 1.00 (0.94–1.07)")
 
 
 def test_club_gets_a_row_of_its_table(tmp_path):

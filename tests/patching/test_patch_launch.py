@@ -96,14 +96,6 @@ def test_experimental_patch_applies_only_to_its_launch(engine, experiment):
     assert launch(made(engine), engine)[0].patches == (NAME,)
 
 
-def test_experimental_patch_in_chosen_engine_gets_warning(engine, experiment, snapshot):
-    """The user names an engine that has it, or wrote it into the files."""
-    patched = make(engine, experiment).engine
-    [found, _] = patch_checks(patched)
-    assert (found.level, found.finding.replace(patched.folder, "ENGINE")) == (CheckLevel.WARN, snapshot)
-    assert launch(made(patched), patched)[0].patches == (NAME, "trial")
-
-
 def test_no_patch_comes_in_untrusted(engine, experiment):
     (paths.user_patches_folder() / "trial.yaml").write_text(
         (paths.user_patches_folder() / "trial.yaml").read_text().replace("x = 2", "x = 3")

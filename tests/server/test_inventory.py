@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import EngineError
 from dflash_tui.engines import environments as engines
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -149,17 +148,6 @@ def test_changed_adopted_engine_fails_launch_check(tmp_path, folders):
     assert check() == ("ok", "")
 
 
-def test_an_engine_that_was_patched_in_place(folders, ours):
-    """By an earlier release: it is named, not used, and removed when asked for."""
-    engine = ours("vllm-0.26.0-aaaaaaaa")
-    Path(engine.folder, "dflash-patches.json").write_text("[]")
-    assert inventory.list_engines() == []
-    assert "files in place" in dflash("list").stderr
-    assert "files in place" in dflash("inspect", "vllm-0.26.0-aaaaaaaa").stderr
-    assert dflash("remove", "vllm-0.26.0-aaaaaaaa").returncode == 0
-    assert not Path(engine.folder).exists()
-
-
 def test_name_prefix_prefers_unpatched_engine(folders, ours):
     base, patched = ours("vllm-0.26.0-aaaaaaaa"), ours("vllm-0.26.0-aaaaaaaa-patched-bbbbbbbb")
     patched = replace(patched, base=base.folder)
@@ -232,17 +220,3 @@ def test_running_installation_is_left_alone(folders, snapshot):
         assert half.is_dir()
     assert dflash("remove", half.name).returncode == 0
     assert not half.exists()
-
-
-def test_environment_whose_python_fails_is_unusable(tmp_path, snapshot):
-    """Its last words are evidence; one without a Python is no traceback."""
-    engine = engine_in(tmp_path / "engine")
-    with pytest.raises(EngineError) as first:
-        inventory.describe_environment(engine.python)
-    with pytest.raises(EngineError) as second:
-        inventory.read_serve_options(engine)
-    assert [error.value.what.replace(str(tmp_path), "FOLDER") for error in (first, second)] == snapshot
-    engine.python.unlink()
-    with pytest.raises(EngineError) as gone:
-        inventory.describe_environment(engine.python)
-    assert "No such file" in gone.value.evidence

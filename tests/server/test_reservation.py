@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -145,22 +144,7 @@ def record(port: int, pid: int, born: str) -> Path:
     return path
 
 
-def test_reused_pid_reserves_nothing():
-    """Only pid and start time together name the holder; a file that is none of ours is nobody's."""
-    port, parent = free_port(18_950), os.getppid()
-    path = record(port, parent, processes.read_process_identity(parent))
-    assert lifecycle.find_free_port(port) == port + 1
-    assert f"launch of x (pid {parent})" in str(lifecycle.port_owner(port))
-    record(port, parent, processes.read_process_identity(parent) + "1")
-    assert lifecycle.find_free_port(port) == port
-    for content in (b"", b"{}", b"\xff", path.read_bytes()[:-30]):
-        path.write_bytes(content)
-        assert lifecycle.find_free_port(port) == port
-    record(port, parent, "")
-    assert lifecycle.find_free_port(port) == port
-
-
-def test_ps_names_launches_in_preparation(capsys):
+def test_ps_names_what_is_no_server_yet(capsys):
     """A first launch installs for minutes; that no server runs would be half of the truth."""
     assert main(["ps"]) == 0
     assert "no server is running" in capsys.readouterr().err
@@ -202,23 +186,6 @@ def test_experiment_keeps_port_between_boots():
     record(plan.port, os.getppid(), processes.read_process_identity(os.getppid()))
     with pytest.raises(UsageError, match="launch of x"), session.reserve_experiment("A/B two", [plan]):
         pass
-
-
-def test_skipped_reserved_port_names_its_holder():
-    """Nobody listens on the one that is reserved, as on that of an A/B between two boots."""
-    plan, parent = made(free_port(18_980)), os.getppid()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", plan.port))
-        server.listen()
-        record(plan.port + 1, parent, processes.read_process_identity(parent))
-        moved = plan_launch_here(LaunchRequest(recipe="demo-cpu"), port=plan.port)
-        lines = list[str]()
-        admitted, path = session._admit(moved, lines.append)
-        reservation.drop_reservation(path)
-        listener = lifecycle.port_owner(plan.port)
-    assert admitted.plan.port == plan.port + 2
-    passed = f"{plan.port} is held by {listener}, and 1 more port is taken"
-    assert [line.partition(";")[0] for line in lines] == [f"port {passed}"]
 
 
 async def test_a_launch_that_is_cancelled_reserves_nothing(monkeypatch):

@@ -1,11 +1,13 @@
 """A server that already runs as an arm of an A/B, against the fake engine and small real HTTP servers."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.server import ServerFacts
+from dflash_tui.cli.commands import experiments
 from dflash_tui.common.errors import MemoryTaken
 from dflash_tui.experiments import boot, boot_server, store
 from dflash_tui.experiments.analysis import verdict
@@ -137,9 +139,9 @@ def test_another_model_fails_the_turn():
     assert "the server changed its model: it answers as other, and answered before as m" in error
 
 
-def test_server_that_went_away_is_awaited():
-    """The A/B ends with what to do; what was measured is kept, and `resume` goes on."""
-    with OpenAIServer().serve() as other:
+def test_server_that_went_away_is_awaited(monkeypatch):
+    """The A/B ends with what to do; what was measured is kept, and `resume` goes on. On a terminal it asks."""
+    with OpenAIServer().serve() as other, ExitStack() as later:
         server = OpenAIServer()
         with server.serve() as url:
             port = int(url.rpartition(":")[2])
@@ -148,8 +150,17 @@ def test_server_that_went_away_is_awaited():
         error = run("attach", design.id, code=1).stderr
         assert f"waits for you: start the server at {url} again, as it was" in error
         assert f"→ then dflash-tui ab resume {design.id}" in error
-        with server.serve(port):
-            run("resume", design.id)
+        asked = list[str]()
+
+        def start_again(question: str) -> bool:
+            later.enter_context(server.serve(port))
+            asked.append(question)
+            return True
+
+        monkeypatch.setattr(experiments, "can_ask", lambda: True)
+        monkeypatch.setattr(experiments, "ask_yes", start_again)
+        run("resume", design.id)
+    assert asked == [f"start the server at {url} again, as it was. Is it done?"]
     assert store.read_progress(store.experiment_folder(design.id)).finished
 
 

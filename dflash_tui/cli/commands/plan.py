@@ -96,7 +96,7 @@ def plan(args: argparse.Namespace) -> int:
     print_result(msgspec.to_builtins(planned.plan) | figures, text)
     if not args.json and not args.verbose:
         print_status("--verbose shows its patches, startup optimizations, published figures and deviations from them")
-    checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
+    checks = (*check_pair(planned.resolved, planned.plan), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # a chosen engine's own parser checks its flags instead

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +35,11 @@ def report(args: argparse.Namespace) -> int:
     """`report [NAME]` or `report compare A B`: print a report, or write it to the file of `-o`."""
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
-        if len(names) != 3:
-            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        if len(names) != 3 or args.submit:
+            raise UsageError(
+                "report compare takes two names, and no --submit",
+                hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE",
+            )
         text = _compare(names[1], names[2], kind)
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
@@ -70,28 +72,14 @@ def _write_submissions(form: str, loaded: ExperimentReport | RunReport, folder: 
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Write a file atomically; write directly to a path that is not a regular file, such as a pipe."""
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-        else:
-            _replace_file(paths.resolve_links(path), text)  # a link stays a link
-    except OSError as error:
-        error.filename = str(path)  # not the temporary file
-        raise
-
-
-def _replace_file(path: Path, text: str) -> None:
+    """Write a text file; an error names it."""
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", hint="create it first, or name another file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _compare(first: str, second: str, kind: str) -> str:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
 from packaging.version import Version
 
-from dflash_tui.common.formatting import format_gib
 from dflash_tui.engines import model_config, model_hub
-from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, warn_check
-from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import cuda_graphs, kv_cache, methods, patch_file, serve_flags
 from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
-from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
@@ -29,13 +25,10 @@ _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reaso
 _OTHER_TOKENIZER = ("tokenizer", "tokenizer-mode", "tokenizer-revision", "skip-tokenizer-init")
 
 
-def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
-    """Return the problems of the planned pair, release, number of drafted tokens and parsers.
-
-    Without `cards` the memory of a typical GPU is assumed.
-    """
+def check_pair(resolved: ResolvedRecipe, plan: Plan) -> list[Check]:
+    """Return the problems of the planned pair, release, number of drafted tokens and parsers."""
     return [
-        *_check_broken(resolved, plan, cards),
+        *_check_broken(resolved, plan),
         *_check_release(resolved, plan),
         *_check_draft_length(resolved, plan),
         *_check_flashinfer(resolved, plan),
@@ -43,7 +36,7 @@ def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) 
     ]
 
 
-def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) -> Iterator[Check]:
+def _check_broken(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     """Refuse a recipe that is known to fail; its reason names the settings that fix it."""
     standing = plan.standing
     if standing is None or standing.status is not Status.BROKEN:
@@ -53,25 +46,11 @@ def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) ->
     profiles = [name for name in list_profiles(resolved.recipe) if name != plan.profile]
     ways: list[str | Hint] = []
     for name, value in mends.items():
-        ways += [hint_setting(name, value), f"{_price_setting(resolved, plan, cards, name, value)}, or "]
+        ways += [hint_setting(name, value), ", or "]
     for name in profiles:
         ways += [Hint(LaunchChanges(profile=name)), ", or "]
     finding = f"broken on {plan.hardware.value}: {why.partition('. ')[0]}"
     yield fail_check("recipe", finding, [*ways, "another recipe"])
-
-
-def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
-    """Return what a setting costs in KV cache, in brackets; empty if nothing, or if unknown."""
-    settings = resolved.flags | parse_settings({name: value})
-    flags = {flag: setting for flag, setting in settings.items() if setting is not None}
-    now, then = (
-        planner.estimate_memory(changed, plan.mode, plan.num_speculative_tokens, cards)
-        for changed in (resolved, replace(resolved, flags=flags))
-    )
-    if not (now and then and now.kv_needed and then.kv_needed and now.kv_needed != then.kv_needed):
-        return ""
-    sizes = f"{format_gib(then.kv_needed)} of KV cache instead of {format_gib(now.kv_needed)}"
-    return f" ({then.max_model_len} tokens then take {sizes}; about {format_gib(then.kv_left)} are available)"
 
 
 def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:

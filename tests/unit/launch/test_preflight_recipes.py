@@ -49,7 +49,7 @@ def test_refused_launch_gives_reason(name):
     assert check.fix
 
 
-def test_refused_launch_names_fix_and_its_cost(snapshot):
+def test_refused_launch_names_its_fix(snapshot):
     made = SITUATIONS["gemma-4-26b-a4b rtx-5090-laptop seed"]
     [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
     assert check.fix == snapshot

@@ -71,20 +71,6 @@ def test_noise_is_reported_with_cause(others, cause):
     assert "(0." not in said
 
 
-def test_the_rule_and_its_figures_are_stated():
-    """The test with t and its degrees of freedom, and the variation of each arm."""
-    report = a_report()
-    said = to_terminal(experiment_report.build_report(report, details=True))
-    (one,) = report.comparisons
-    assert one.test is not None
-    (line,) = (line for line in said.splitlines() if "Welch" in line)
-    assert all(
-        figure in line for figure in (f"{abs(one.test.t):.3g}", f"{one.test.critical:.3g}", f"{one.test.df:.3g}")
-    )
-    (line,) = (line for line in said.splitlines() if "CV between boots" in line)
-    assert all(f"{100 * (cv or 0.0):.1f} %" in line for cv in one.cvs)
-
-
 def test_arm_without_cache_has_no_cached_start():
     """Each start of eager is like any other."""
     report = a_report()

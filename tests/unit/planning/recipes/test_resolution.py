@@ -214,21 +214,7 @@ def test_figures_of_other_setups_come_last_labelled(count, expected):
     [
         ({"load-format": "dummy"}, "random weights (load-format dummy)"),
         ({"speculation.rejection_sample_method": "synthetic"}, "synthetic acceptance"),
-        ({"speculation.synthetic_acceptance_length": 7.8}, "synthetic acceptance"),
-        ({"synthetic": "made up"}, "made up"),
         ({"synthetic": "made up", "load-format": "dummy"}, "made up; random weights (load-format dummy)"),
-        (
-            {"load-format": "dummy", "speculation.rejection_sample_method": "synthetic"},
-            "random weights (load-format dummy); synthetic acceptance",
-        ),
-        (
-            {
-                "synthetic": "random weights, synthetic acceptance length 7.8",
-                "speculation.synthetic_acceptance_length": 7,
-            },
-            "random weights, synthetic acceptance length 7.8",
-        ),
-        ({"load-format": "safetensors"}, ""),
         ({}, ""),
     ],
 )
@@ -242,19 +228,14 @@ def test_synthetic_figures_are_labelled(changes, expected):
     ("choice", "what", "do"),
     [
         ({"profile": "sed"}, "mine has no profile called 'sed'", "it has stock, seed"),
-        ({"variant": "odd"}, "mine has no variant called 'odd'", "it has other, plain"),
         ({"settings": {"port": 1}}, "port is set by dflash-tui itself", "--port"),
-        ({"settings": {"speculation.model": "x"}}, "is set by dflash-tui itself", "drafter.model"),
         ({"settings": {"env.HF_TOKEN": "hf_x"}}, "env.HF_TOKEN looks like a secret", "export HF_TOKEN in your shell"),
-        ({"settings": {"synthetic": "hf_aBaBaBaBaBaBaBaBaB"}}, "synthetic looks like a secret", ""),
-        ({"settings": {"api-key": "x"}}, "api-key looks like a secret", "export VLLM_API_KEY in your shell"),
         ({"settings": {"hf-overrides": '{"token": "x"}'}}, "hf-overrides.token looks", "export"),
         ({"settings": {"n": 65}}, "<= 64, not 65", ""),
         ({"settings": {"max model len": 1}}, "matching regex", "as vLLM spells it"),
         ({"settings": {"chat-template": ""}}, "text in one line", ""),
         ({"settings": {"target.model": "--host"}}, "matching regex", "KEY=VALUE"),
         ({"settings": {"target.size_gb": 5}}, "target.size_gb cannot be set", "model, revision, served_name"),
-        ({"settings": {"drafter.served_name": "x"}}, "drafter.served_name cannot be set", "model, revision"),
         ({"settings": {"tensor-parallel-size": "two"}}, "a number of GPUs, not 'two'", ""),
     ],
 )
