@@ -29,7 +29,7 @@ def far(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_headless_it_is_refused_and_says_how(far, capsys, words):
+def test_untrusted_recipe_without_terminal_is_refused(far, capsys, words):
     assert main([*words]) == 2
     assert "--install-peers" in capsys.readouterr().err
     assert not far.exists()

@@ -170,7 +170,7 @@ def test_runs_are_refused_like_boots(snapshot):
         ({"argv": (*a_plan().argv, "--max-num-seqs", "4")}, "other flags than its arm"),
     ],
 )
-def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
+def test_further_difference_refuses_verdict(changed, why, capsys, tmp_path):
     """The same arms measured on another occasion: figures of both, and no verdict."""
     paths = []
     for number, more in enumerate(({"gpus": ("NVIDIA GB10",)}, {"gpus": ("NVIDIA GB10",)} | changed)):
@@ -192,7 +192,7 @@ def test_what_differs_besides_refuses(changed, why, capsys, tmp_path):
         (["report", "compare", "sample"], "takes two names"),
     ],
 )
-def test_a_wrong_name_says_what_to_do(words, said, capsys):
+def test_wrong_name_gives_hint(words, said, capsys):
     assert main.main(words) == 2
     assert said in capsys.readouterr().err
 

@@ -52,7 +52,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_headless_it_is_refused_and_says_how(engine, capsys, words, folders):
+def test_untrusted_recipe_without_terminal_is_refused(engine, capsys, words, folders):
     code, said = run(capsys, *words)
     assert code == 2
     assert PRELOAD in said

@@ -35,7 +35,7 @@ def test_unmeasured_slow_start_makes_estimate_minimum():
 
 
 @pytest.mark.parametrize(("over", "outlook"), [(0, STARTS), (3, UNKNOWN)], ids=["a start", "the last boot"])
-def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
+def test_exceeded_estimate_is_unknown(over, outlook, snapshot):
     """A start took no longer before, or a boot of the same arm: how much is left is then unknown, and not nothing."""
     design = replace(DESIGN, order=(0, 1, 0, 1) if over else (1,))
     events = [
@@ -47,6 +47,6 @@ def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
 
 
 @pytest.mark.parametrize(("stage", "requests"), [("cold", 1), ("round", 3)], ids=str)
-def test_what_is_measured_now_is_said(stage, requests, snapshot):
+def test_current_measurement_is_named(stage, requests, snapshot):
     events = [RequestMeasured(BASE, 0, stage, a_request("Code", 0, 10.0, 3.0))] * requests if stage else []
     assert describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot

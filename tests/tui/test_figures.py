@@ -49,7 +49,7 @@ def test_nothing_known_is_dashes():
     assert set(values.values()) == {"—"}
 
 
-def test_figures_of_the_window_stand_in_dimmed():
+def test_window_figures_are_dimmed_fallback():
     """Who opens the screen a minute after the last recorder has its figures at once."""
     known = folded(*traffic(BASE, 40))
     tiles = {tile.name: tile for tile in build_tiles(known, a_run().plan, 7, BASE + 110, 120.0)[0]}
@@ -82,7 +82,7 @@ def test_percentiles_come_with_twenty_requests(count, name, value):
     assert (tile.name, tile.value, tile.note) == (name, value, f"{count} requests")
 
 
-def test_a_bucket_from_zero_tells_no_time():
+def test_histogram_bucket_from_zero_gives_no_time():
     """Of other clients there is the server's histogram alone."""
     state = folded(latencies(BASE + 1, 0), latencies(BASE + 2, 40))
     ttft, tpot = build_tiles(state, a_run().plan, 7, BASE + 3, 600.0)[1][:2]

@@ -116,7 +116,7 @@ async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
         ("/metrics", (200, b"x" * (bounded_http.BODY_LIMIT + 1)), "more than 4 MiB"),
     ],
 )
-async def test_a_bad_answer_is_told(server, path, answer, said):
+async def test_a_bad_answer_is_reported(server, path, answer, said):
     server.answers[path] = answer
     (event,) = await first(ForeignServer(server.url), 1)
     assert isinstance(event, HealthChanged)
@@ -158,7 +158,7 @@ def test_common_address_forms_are_accepted(given, meant):
     "url",
     ["http://user:key@host", "http://ho\x1bst", "http://[::1", "http://host:0"],
 )  # fmt: skip
-def test_what_is_no_plain_address_is_refused(url):
+def test_invalid_plain_address_is_refused(url):
     with pytest.raises(UsageError):
         ForeignServer(url)
 

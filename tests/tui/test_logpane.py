@@ -65,7 +65,7 @@ async def test_harmless_warnings_are_marked_and_explained_once(live):
         assert len(reasons) == len(set(reasons))
 
 
-async def test_levels_leave_out_what_is_below(live):
+async def test_log_level_hides_lower_levels(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:

@@ -161,7 +161,7 @@ class LaunchScreen(SizedScreen[None]):
         Binding("exclamation_mark", "change('set_up')", "Fast", key_display="!",
                 tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
-        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
+        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine within a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
         Binding("plus,equals_sign", "change('tokens')", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
