@@ -187,7 +187,6 @@ async def check_server(server: Server) -> AsyncIterator[FunctionalCheck]:
 
 
 async def _ask(server: Server, text: str, **more: Any) -> Turn:
-    """Send a greedy request outside of any conversation."""
     stream = AnswerStream()
     body: Mapping[str, Any] = {
         "messages": [{"role": "user", "content": text}],

@@ -352,7 +352,6 @@ def _compute_most_pieces(longest: int) -> int:
 
 
 async def _stream(client: httpx.AsyncClient, body: dict[str, Any], stream: CompletionStream, longest: int) -> None:
-    """Send a streaming chat completion and pass the answer's lines, or the HTTP error, to `stream`."""
     async with client.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code == 200:
             async with contextlib.aclosing(_read_lines(response)) as lines:

@@ -232,7 +232,6 @@ async def _fly(record: LoadRecord, flight: Flight, send: Send, prompt: Prompt, n
 
 
 async def _wait_for_some(under_way: set[asyncio.Task[RequestDone]], due: float) -> set[asyncio.Task[RequestDone]]:
-    """Wait until a request ends or the next one is due; return those that ended."""
     patience = None if math.isinf(due) else max(0.0, due - time.perf_counter())
     if not under_way:
         await asyncio.sleep(patience or 0.0)

@@ -96,7 +96,6 @@ def build_vllm_bench(measured: Measured) -> dict[str, Any]:
 
 
 def _percentiles(values: Sequence[float]) -> Mapping[int, float]:
-    """Return the percentiles 1 to 99, linearly interpolated like numpy's default."""
     cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
     return dict(enumerate(cuts, 1))
 
@@ -190,7 +189,6 @@ def load_imported_result(path: Path) -> ImportedResult:
 
 
 def _decode(data: bytes) -> Any:
-    """Return the JSON of a file; a list if each line is JSON."""
     try:
         return msgspec.json.decode(data)
     except msgspec.MsgspecError:

@@ -233,7 +233,6 @@ def build_missing_error(name: str) -> UsageError:
 
 
 def _choose_prompts(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
-    """Return `count` evenly spaced prompts; all for None."""
     if count is None or count >= len(prompts):
         return tuple(prompts)
     return tuple(prompts[place * len(prompts) // count] for place in range(count))
@@ -294,7 +293,6 @@ def _build_text(entry: _Entry) -> str:
 
 
 def _build_random_suite(words: str) -> Suite:
-    """Return the suite `random:IN,OUT[,N]`: N prompts (20) of about IN tokens, with answers of OUT."""
     parts = words.partition(":")[2].split(",")
     numbers = [int(part) for part in parts if re.fullmatch(r"[1-9][0-9]{0,6}", part)]
     if len(numbers) != len(parts) or not 2 <= len(parts) <= 3:
@@ -327,7 +325,6 @@ def _load_context() -> _Context:
 
 
 def _parse_context_levels(words: str) -> tuple[int, ...]:
-    """Return the levels of `contexts:1k-128k` (doubling) or `contexts:4k,32k`, in thousands of tokens."""
     text = words.partition(":")[2].lower()
     levels = [int(part) for part in re.findall(r"(?<!\d)(\d{1,3})k", text)]
     spanned = re.fullmatch(r"\d{1,3}k-\d{1,3}k", text)
@@ -343,13 +340,11 @@ def _parse_context_levels(words: str) -> tuple[int, ...]:
 
 
 def _load_repeated() -> Suite:
-    """Return the default prompt of `repeat`: a context of 8 thousand tokens, a short answer."""
     suite = _build_contexts(f"{CONTEXTS}:8k")
     return replace(suite, prompts=tuple(replace(prompt, max_tokens=128) for prompt in suite.prompts), levels=False)
 
 
 def _repeat_suite(suite: Suite, words: str) -> Suite:
-    """Return a suite that sends the same texts repeatedly, so that the prefix cache answers."""
     times = -(-_REPEATS // suite.requests)
     prompts = tuple(replace(prompt, salted=False, repeat=prompt.repeat * times) for prompt in suite.prompts)
     return build_suite(words, prompts, in_order=suite.in_order, levels=suite.levels)
@@ -419,7 +414,6 @@ def _build_prompt(entry: _Question, number: int) -> Prompt | None:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the JSON values of a file, each with its line number or its place in an array."""
     try:
         with path.open("rb") as file:
             data = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(_MOST_BYTES)

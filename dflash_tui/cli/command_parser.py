@@ -111,7 +111,6 @@ def _list_usual_commands() -> list[str]:
 
 
 def _suggest(word: str, names: Iterable[str]) -> str:
-    """Return a suggestion of the nearest of `names`; empty if none is near."""
     import difflib
 
     # Compare without dashes, which make all options similar.

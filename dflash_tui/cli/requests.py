@@ -103,7 +103,6 @@ def _find_recipe(args: argparse.Namespace, method: Method | None) -> str:
 
 
 def _split_settings(words: list[str]) -> dict[str, str]:
-    """Return the settings of `--set KEY=VALUE` by key; the last value of a key wins."""
     settings: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -142,7 +141,6 @@ class _Row(NamedTuple):
 
 
 def _list_drafters(target: str, method: Method | None) -> list[str]:
-    """Print the known ways to draft for a model, and return their drafters, catalogued ones first."""
     pairs = _find_catalogued(target, method)
     rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
     if method is None or FACTS[method].drafter is not DrafterUse.NEVER:

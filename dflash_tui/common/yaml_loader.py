@@ -208,12 +208,10 @@ def _find_line(text: str, steps: Sequence[str | int]) -> int:
 
 
 def _format_key(steps: Sequence[str | int]) -> str:
-    """Return the path of a key in a file, such as `hardware.h100.expected[0]`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
 
 
 def _explain(path: Path, text: str, data: Any, message: str, kind: type[object]) -> str:
-    """Return `file:line: key: what was expected` for an error message of msgspec."""
     match = _PATH.search(message)
     steps = _name_keys(data, _split_path(match), message, kind) if match else []
     what = message[: match.start()] if match else message

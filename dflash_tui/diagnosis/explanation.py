@@ -107,7 +107,6 @@ def _list_facts(explanation: Explanation) -> Iterator[str]:
 
 
 def _wrap(head: str, text: str, width: int) -> list[str]:
-    """Wrap a text with a hanging indent below its head; no word is cut or dropped."""
     indent = "  │ " if "│" in head else " " * len(head)
     return textwrap.wrap(
         " ".join(text.split()), width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False

@@ -54,7 +54,6 @@ async def _watch_run(run: Run) -> RunState:
 
 
 def _collect_alarms(events: Iterable[AnyEvent], ended: RunState) -> list[Alarm]:
-    """Return the alarms at the end of a run, then those at any time before."""
     alarms = {alarm.kind: alarm for alarm in find_log_alarms(ended)}
     end = ended.exit.at if ended.exit else ended.lines[-1].at if ended.lines else 0.0
     interval = max(_LOOK_SECONDS, (end - (ended.up_at or end)) / _MOST_LOOKS)
@@ -118,7 +117,6 @@ _NOT_VLLM = "dflash-tui judges vLLM only; for another server compare its own fig
 
 
 async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
-    """Return the kind, models and figures of a server whose /metrics lacks vLLM's counters."""
     metrics, models, root = [
         (await server.read(path)).decode(errors="replace") for path in ("/metrics", "/v1/models", "/")
     ]

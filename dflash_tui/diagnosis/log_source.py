@@ -94,7 +94,6 @@ def _find_wrappers(lines: bytes) -> tuple[re.Pattern[bytes], ...]:
 
 
 def _read_json_line(line: bytes) -> bytes:
-    """Return the text of a line of Docker's JSON log; return other lines unchanged."""
     try:
         return _decode_entry(line).log.rstrip("\n").encode(errors="replace")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

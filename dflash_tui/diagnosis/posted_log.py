@@ -233,7 +233,6 @@ def _list_figures(state: RunState) -> dict[str, float]:
 
 
 def _split_boots(piece: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield the parts of a piece, and whether each begins a start of a server."""
     begin, begins = 0, False
     for match in _BOOT.finditer(piece) if any(words in piece for words in _BOOT_WORDS) else ():
         line = piece.rfind(b"\n", 0, match.start()) + 1
@@ -244,7 +243,6 @@ def _split_boots(piece: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _read_versions(text: bytes) -> dict[str, str]:
-    """Return the first version of each package that a text names."""
     versions: dict[str, str] = {}
     for match in _VERSIONS.finditer(text):
         name = match["name"].decode().lower()

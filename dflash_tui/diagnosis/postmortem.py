@@ -312,7 +312,6 @@ def _list_versions(run: Run) -> Iterable[tuple[str, str]]:
 
 
 def _package_versions(engine: Path) -> Iterable[str]:
-    """Yield name and version of the `_PACKAGES`, from the names of their dist-info folders."""
     for info in sorted(engine.glob("lib/python3*/site-packages/*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")
         if name.lower() in _PACKAGES:

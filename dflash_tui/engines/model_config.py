@@ -131,7 +131,6 @@ async def _read_file(model: ModelAvailability, name: str) -> bytes:
 
 
 async def _read_part(model: ModelAvailability, name: str, kind: type[T]) -> T:
-    """Return the contents of a model's JSON file; the defaults of `kind` if it is missing or unreadable."""
     if not (model.folder or name in {file.name for file in model.files}):
         return kind()
     try:
@@ -141,7 +140,6 @@ async def _read_part(model: ModelAvailability, name: str, kind: type[T]) -> T:
 
 
 async def _read_chat_template(model: ModelAvailability, about: _TokenizerConfig) -> str | None:
-    """Return a model's chat template, several joined to one text; None if none can be read."""
     if model.folder or _TEMPLATE in {file.name for file in model.files}:
         try:
             return (await _read_file(model, _TEMPLATE)).decode()

@@ -82,7 +82,6 @@ def inspect_models(plan: Plan, engine: Engine, architectures: Sequence[tuple[str
 
 
 def _read_config(model: str, revision: str) -> dict[str, Any]:
-    """Return a model's config.json; empty if it is not on this machine or invalid."""
     there = model_hub.find_local_model(model, revision)
     return (model_hub.read_local_config(Path(there.folder)) if there and there.folder else None) or {}
 

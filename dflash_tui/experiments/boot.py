@@ -209,7 +209,6 @@ class _Watch(NamedTuple):
         return boot_server.count_foreign_processors(worked, now)
 
     async def _take(self, number: int, stage: str, requests: AsyncIterator[RequestDone]) -> list[RequestDone]:
-        """Record the requests of a stage as they finish, and return them without fillers."""
         return [request async for request in requests if await self._record(number, stage, request)]
 
     async def _record(self, number: int, stage: str, request: RequestDone) -> bool:
@@ -234,7 +233,6 @@ class _Watch(NamedTuple):
         return True
 
     async def _pause(self) -> None:
-        """Wait briefly; raise _BootFailed if the server fails."""
         over, run = self.over, self.server.run
         if over and run and (over.done() or self.state.exit or self.state.health is Health.UNHEALTHY):
             await asyncio.wait({over}, timeout=10)  # so that the log and the system can show the cause

@@ -103,7 +103,6 @@ def _require_same_link(plan: Plan, peers: Sequence[Peer]) -> None:
 
 
 def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFacts, ...]:
-    """Return the facts about the other hosts, from rank 1 on, without secrets."""
     cluster = planned.plan.cluster
     ends = cluster.hosts[1:] if cluster else ()
     return tuple(

@@ -138,7 +138,6 @@ def _plan_launches(request: ExperimentRequest, varied: Varied | None, cluster: C
 
 
 def _ask_servers(request: ExperimentRequest, cluster: Cluster | None) -> _PlannedArms:
-    """Return the arms of `url=URL,RECIPE` or `url=URL,URL`."""
     if request.measures_start:
         raise UsageError("a server that already runs is not started", hint="drop --measure start")
     launch = request.launch
@@ -370,7 +369,6 @@ def _find_published_speed(arm: Arm) -> tuple[float, str] | None:
 
 
 def _find_earlier_boots(design: Design) -> list[list[float]]:
-    """Return by arm the seconds of boots of the same plan in experiments with the same requests."""
     taken: list[list[float]] = [[] for _ in design.arms]
     for other in store.list_experiments():
         if _workload(other) != _workload(design):

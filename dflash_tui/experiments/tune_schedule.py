@@ -263,7 +263,6 @@ def list_key(axis: str) -> str:
 
 
 def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return a round with the better half of the field; None if decided or over budget."""
     progress = search.progress
     ranked = _rank_field(progress, last)
     staying = tuple(entry.arm for entry in ranked[: max(2, -(-len(ranked) // 2))] if not entry.is_shown)
@@ -277,7 +276,6 @@ def _narrow_field(search: _Search, last: RoundBegan) -> NextRound | None:
 
 
 def _open_field(search: _Search, propose: Propose) -> NextRound:
-    """Return a round of the next axis that has candidates, else the first of the last rounds."""
     arms, leader = search.progress.design.arms, search.leader
     keys = [list_key(axis) for axis in search.tuning.axes]
     after = max((keys.index(began.key) + 1 for began in search.progress.rounds if began.key in keys), default=0)
@@ -393,7 +391,6 @@ def reckon_verdict_budget(boots: Sequence[Boot], spent: float) -> float:
 
 
 def _find_first_boot(progress: Progress, key: str) -> int:
-    """Return the number of the first boot in the rounds of an axis."""
     first = after = len(progress.design.order)
     for search_round in reversed(progress.rounds):
         after -= len(search_round.order)

@@ -238,7 +238,6 @@ def _describe_gain(design: Design, outcome: TuneOutcome) -> str:
 
 
 def _find_other(outcome: TuneOutcome) -> int:
-    """Return the arm that the best was compared with."""
     comparison = outcome.comparison
     return comparison.b if comparison and comparison.a == outcome.best else comparison.a if comparison else 0
 

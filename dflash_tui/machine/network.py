@@ -76,7 +76,6 @@ def is_unplugged(interface: str) -> bool:
 
 
 def _list_addresses() -> dict[str, tuple[str, ...]]:
-    """Return the IPv4 addresses of each interface, such as `192.168.1.2/24`, without loopback addresses."""
     addresses: dict[str, tuple[str, ...]] = {}
     for name, entries in psutil.net_if_addrs().items():
         own = [f"{entry.address}/{entry.netmask}" for entry in entries if entry.family.name == "AF_INET"]

@@ -198,7 +198,6 @@ def _read_memory(handle: Any) -> tuple[int | None, int | None]:
 
 
 def _name_throttle(reasons: int | None) -> tuple[str, ...] | None:
-    """Return the reasons for low clocks in plain words, without idleness; None if unknown."""
     if reasons is None:
         return None
     # The bit for any slowdown is set together with the specific ones.
@@ -208,7 +207,6 @@ def _name_throttle(reasons: int | None) -> tuple[str, ...] | None:
 
 
 def _read_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
-    """Return the GPU's processes, each with its bytes if NVML reports them; None if NVML gives no list."""
     queries = (pynvml.nvmlDeviceGetGraphicsRunningProcesses, pynvml.nvmlDeviceGetComputeRunningProcesses)
     lists = [processes for query in queries if (processes := _get(query, handle)) is not None]
     memory = {process.pid: process.usedGpuMemory or None for processes in lists for process in processes}

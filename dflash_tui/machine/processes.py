@@ -73,7 +73,6 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
 
 
 def _ask(query: Callable[[], T]) -> T | None:
-    """Return what a process answers, None if it has ended or hides it."""
     import psutil
 
     try:

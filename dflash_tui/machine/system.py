@@ -86,7 +86,6 @@ def find_disk(folder: Path, root: Path = _ROOT) -> Disk:
 
 
 def _mount(folder: Path) -> tuple[str, str]:
-    """Return the device and the file system type mounted at `folder`; empty strings if unknown."""
     import psutil
 
     mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
@@ -197,7 +196,6 @@ def judge_logout(manager: str | None, user: str | None, uid: int) -> LogoutRisk 
 
 
 def _run(*command: str) -> str | None:
-    """Return the output of a systemd command; None if it is missing, fails or times out."""
     try:
         done = subprocess.run(
             command,

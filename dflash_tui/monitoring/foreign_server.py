@@ -300,7 +300,6 @@ def _is_known(listener: Listener) -> bool:
 
 
 async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServer | None:
-    """Return the vLLM server on a port; None if another program answers, or none does."""
     url = f"http://{format_host_and_port(_LOCAL_HOSTS[listener.host], listener.port)}"
     words, identity = _read_command(listener), ForeignIdentity()
     with suppress(*list_failures(BadResponse)):
@@ -315,7 +314,6 @@ async def _identify(client: httpx.AsyncClient, listener: Listener) -> FoundServe
 
 
 def _read_flag(words: list[str], flag: str, default: str = "") -> str:
-    """Return the value of `flag` in a command: after `=`, or the next word."""
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if word == flag or word.startswith(f"{flag}="):
             return word.partition("=")[2] or after

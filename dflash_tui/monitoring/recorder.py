@@ -182,7 +182,6 @@ class _Recorder:
                 request.cancel()
 
     async def _poll(self, client: httpx.AsyncClient) -> bool:
-        """Record the counters and the health; return whether the server is healthy."""
         if not self._owns_port:
             # Another server may answer on the port while ours is still starting.
             self._owns_port = await asyncio.to_thread(
@@ -249,7 +248,6 @@ class _Recorder:
             self._last_recorded, self._recorded_at = reading, now
 
     async def _send_probe(self) -> None:
-        """Request one token and record the outcome, which `alarms` judges."""
         result = await client.send_probe(Server.from_run(self._run), PROBE_TIMEOUT)
         self._run.record(result)
         self._idle_since = time.monotonic()

@@ -133,7 +133,6 @@ class Sampler:
                 self._memory = sample
 
     def _record(self, sample: Recorded, now: float, changed: bool) -> bool:
-        """Record a sample that has changed or is due; return whether it was recorded."""
         if not changed and now - self._recorded_at[type(sample)] < IDLE_INTERVAL:
             return False
         self._recorded_at[type(sample)] = now

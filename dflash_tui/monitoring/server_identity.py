@@ -241,7 +241,6 @@ def _read_object(body: str) -> dict[str, Any]:
 
 
 def _read_vllm_settings(metrics: str) -> dict[str, str]:
-    """Return the cache settings, and whether speculation is on, from vLLM's /metrics."""
     settings, drafts = dict[str, str](), False
     for line in metrics.splitlines():
         drafts = drafts or line.startswith("vllm:spec_decode_num_drafts_total")

@@ -301,7 +301,6 @@ def _cached_start(run: Run) -> RecordedStart | None:
 
 
 def _read_start(run: Run) -> RecordedStart | None:
-    """Read a start from the beginning of the run's files; None if it never came up."""
     from dflash_tui.monitoring.observer import EventSource
     from dflash_tui.run_state.state import RunState
 

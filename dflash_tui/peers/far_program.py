@@ -223,7 +223,6 @@ def build_own_wheel() -> OwnWheel:
 
 
 def _walk(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each file below a folder, without hidden and compiled ones."""
     for path in root.rglob("*"):
         name = path.relative_to(root)
         if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in name.parts):

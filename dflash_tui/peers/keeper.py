@@ -167,7 +167,6 @@ class Keeper:
         return f"{name} of this machine has no carrier" if name and network.is_unplugged(name) else ""
 
     def _set(self, far: FarRank, state: RankState, why: str = "", sample: RankSampled | None = None) -> None:
-        """Record a rank's state: in the keeper's file, and for observers."""
         before, now = self._ranks[far.rank], time.time()
         since = before.since if before.state is state else now
         sample = sample or RankSampled(now, far.rank, far.host, state, since)

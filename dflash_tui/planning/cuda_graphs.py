@@ -157,7 +157,6 @@ def find_flashinfer(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> st
 def _split_compilation_config(
     flags: dict[str, FlagValue], changed: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, FlagValue]]:
-    """Return the compilation config in `flags`, with keys after a dot, and the other flags."""
     config: dict[str, Any] = {}
     others: dict[str, FlagValue] = {}
     for name, value in flags.items():

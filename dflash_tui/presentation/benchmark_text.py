@@ -119,7 +119,6 @@ def build_turns(done: Sequence[RequestDone]) -> Section:
 
 
 def _build_kinds_table(measured: LevelSummary) -> Table:
-    """Return the medians and speed spread of each kind of prompt; empty if each was sent once."""
     header = ("median of", "#", "tok/s", "spread", "AL", "steps/s", "TTFT", "chunk p95")
     rows = [_figures_row(kind, figures) for kind, figures in measured.kinds.items()]
     if measured.figures and len(rows) > 1:
@@ -147,7 +146,6 @@ def _median(spread: Spread | None, digits: int = 1, unit: str = "") -> str:
 
 
 def _build_latency_table(measured: LevelSummary) -> Table:
-    """Return latency percentiles by kind of prompt and overall; empty for a single request."""
     kinds = {kind: latency for kind, latency in measured.latency.items() if kind or len(measured.latency) != 2}
     several = any(latency.e2e and latency.e2e.n > 1 for kind, latency in kinds.items() if kind)
     shown = {kind: latency for kind, latency in kinds.items() if several or not kind}

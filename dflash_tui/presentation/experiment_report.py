@@ -223,7 +223,6 @@ def _list_answers(
 
 
 def _build_details(report: ExperimentReport, comparisons: Sequence[Comparison]) -> list[Section]:
-    """Return the details: statistics, boots, latencies, and what the stock arm runs."""
     design = report.design
     sections = []
     for comparison in comparisons:

@@ -128,7 +128,6 @@ def _summarize_memory(planned: PlannedLaunch) -> str:
 
 
 def _summarize_downloads(planned: PlannedLaunch) -> str:
-    """Return the size of the missing engine and models, as download and on disk."""
     from dflash_tui.engines import model_hub
 
     plan, engine, build = planned.plan, planned.resolved.engine, planned.resolved.recipe.build

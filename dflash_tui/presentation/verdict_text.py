@@ -162,13 +162,11 @@ def _list_far_prompts(comparison: Comparison) -> list[str]:
 
 
 def _format_prompt(prompt: PromptRatio) -> str:
-    """Return the ratio of a prompt with its interval, however wide."""
     figures = [format_factor(value) for value in (prompt.ratio.ratio, prompt.ratio.low, prompt.ratio.high)]
     return "{} ({}–{})".format(*figures) + f" with {name_prompt(prompt)}"
 
 
 def _format_prompts(comparison: Comparison) -> str:
-    """Return the ratios of all prompts in ascending order, or the lowest and highest of many."""
     prompts = sorted(comparison.prompts, key=lambda prompt: prompt.ratio.ratio)
     shown = prompts if len(prompts) <= _MOST_PROMPTS else _find_far_prompts(comparison)
     return f"the ratio in {comparison.measure} is {', '.join(map(_format_prompt, shown))}"

@@ -480,7 +480,6 @@ def _check_positions(state: RunState, now: float) -> Alarm | None:  # noqa: ARG0
 
 
 def _find_start(state: RunState) -> float:
-    """Return when the server was up or launched, the start of problems that concern its whole run."""
     return state.up_at or (state.launched.at if state.launched else state.readings[0].at if state.readings else 0.0)
 
 
@@ -673,7 +672,6 @@ def _describe_throttling(gpu: GpuLoad) -> str:
 
 
 def _list_limits(gpu: GpuLoad) -> dict[str, str]:
-    """Return the throttle reasons that are a problem, each with its hint."""
     given = gpu.throttle or ()
     limits = {why: hint for why, hint in _HARD_THROTTLE_REASONS.items() if why in given}
     if not (gpu.clock_mhz and gpu.clock_max_mhz and gpu.clock_mhz < _LOW_CLOCK_RATIO * gpu.clock_max_mhz):

@@ -213,7 +213,6 @@ def detect_silence(startup: Startup, last_line: float, now: float, usual: float 
 
 
 def _log_growth_time(startup: Startup) -> float:
-    """Return when the log was last seen to grow, if only by a progress bar, which has no time stamp."""
     return max((after.at for before, after in pairwise(startup.activities) if after.log > before.log), default=0.0)
 
 

@@ -121,7 +121,6 @@ def build_unwritable_error(folder: Path, error: OSError) -> DflashError:
 
 
 def _read_living(path: Path) -> Reservation | None:
-    """Return the reservation in a file; None if its holder has ended or the file is not ours."""
     reservation = untrusted_json.read_own_json(path, Reservation)
     lives = reservation and reservation.born and processes.read_process_identity(reservation.pid) == reservation.born
     return reservation if lives else None

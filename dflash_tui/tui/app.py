@@ -597,7 +597,6 @@ class DflashApp(TerminalApp):
 
     @property
     def _shown(self) -> RunView:
-        """The view on the current screen, otherwise that of the run screen."""
         from dflash_tui.tui.screens.run import ViewScreen
 
         shown = self.screen if self.screen_stack else None

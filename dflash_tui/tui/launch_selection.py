@@ -257,7 +257,6 @@ class LaunchSelection:
         )
 
     def _find_hindrance(self, outline: LaunchOutline) -> str:
-        """Return why a launch on a GPU here would fail, or ""."""
         standing, memory, engine = outline.resolved.standing, outline.memory, outline.resolved.engine
         driver = (self.probe.driver if self.probe else "").partition(".")[0]
         if standing.status is Status.BROKEN:

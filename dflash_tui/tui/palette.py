@@ -79,7 +79,6 @@ class PanelCommands(Provider):
         return cast("Panel", self.app)
 
     def _commands(self) -> Iterator[Command]:
-        """Yield the actions, then the screens that no action has the name of."""
         actions = list(self._actions())
         names = {action.name for action in actions}
         yield from actions

@@ -134,7 +134,6 @@ class ErrorReader:
         return (place.problem,)
 
     def _enter(self, process: str, source: str, place: _Place | None = None) -> _Place:
-        """Set the place of a process to `place` or a new one, and return it; drop the oldest of too many."""
         self._places.pop(process, None)
         if len(self._places) >= _MOST_PROCESSES:
             self._places.pop(next(iter(self._places)))

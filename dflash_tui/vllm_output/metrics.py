@@ -212,7 +212,6 @@ class MetricsReader:
         return Scrape(counters, ttft, tpot, self._prefix_cache)
 
     def _take(self, line: bytes) -> None:
-        """Add one line; malformed lines and impossible values are ignored."""
         if not line.startswith(LINE_PREFIXES):
             return
         sample = parse_sample(line.decode(errors="replace"))

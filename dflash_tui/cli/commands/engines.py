@@ -137,7 +137,6 @@ def patch_status(args: argparse.Namespace) -> int:
 
 
 def _why(patch: Patch, state: PatchStatus) -> str:
-    """Return the reason of a state; for a needed or applied patch with its title and recipes."""
     if state.state not in {PatchState.NEEDED, PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
         return state.why
     kind = "experimental, only by name: " if patch.experimental else ""

@@ -198,7 +198,6 @@ def ab_extend(args: argparse.Namespace) -> int:
 
 
 def _find_trusted_experiment(args: argparse.Namespace) -> Design:
-    """Return the named experiment, after the user has confirmed trust in its arms."""
     design = _find_experiment(args)
     arms = store.read_progress(store.experiment_folder(design.id)).design.launched
     if arms:

@@ -102,7 +102,6 @@ def _list_items() -> Iterator[DiskItem]:
 
 
 def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
-    """Yield the installed engines and leftovers; adopted engines are for the user to remove."""
     engines = inventory.list_engines()
     for adopted in (engine for engine in engines if engine.adopted):
         count.measure_folder(Path(adopted.folder))  # counts files that installed engines share with it
@@ -114,7 +113,6 @@ def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
 
 
 def _list_models(count: DiskCount) -> Iterator[DiskItem]:
-    """Yield the models that recipes built or another host sent, and those in the shared cache of the hub."""
     own = paths.models_folder()
     for root, pattern in ((own, "[!.]*"), (own, ".*.copy"), (model_hub.hub_cache_folder(), "models--*")):
         for folder in sorted(root.glob(pattern)):

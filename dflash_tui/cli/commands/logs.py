@@ -97,7 +97,6 @@ def why(args: argparse.Namespace) -> int:
 
 
 def _names_log(name: str) -> bool:
-    """Whether a name is that of a log file, existing or not, rather than of a run."""
     path = Path(name)
     is_file = os.sep in name or path.suffix in _LOGS or (path.exists() and not path.is_dir())
     return name == STDIN or (is_file and path.suffix != ".zip")

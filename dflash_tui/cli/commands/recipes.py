@@ -254,7 +254,6 @@ def recipes_update(args: argparse.Namespace) -> int:
 
 
 def _choose_name(args: argparse.Namespace, default: str) -> str:
-    """Return the name of a new recipe; refuse the name of a shipped one."""
     name: str = args.name or default
     recipe_files.refuse_shipped_name(name, "give this one another name: --name NAME")
     recipe_files.refuse_name(name, replace=args.replace)
@@ -272,7 +271,6 @@ def _check_text(name: str, text: str, source: str) -> Recipe:
 
 
 def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], args: argparse.Namespace) -> None:
-    """Print what a recipe runs and its mistakes, then add it to the user's recipes."""
     ingredients = recipe_trust.list_ingredients(recipe, patch_file.load_all_patches()[0])
     mistakes = tuple(find_recipe_mistakes(recipe))
     clean_left_out = tuple(LeftOut(redact_secrets(omission.what), omission.why) for omission in left_out)
@@ -305,7 +303,6 @@ def recipes(_args: argparse.Namespace) -> int:
 
 
 def _build_row(recipe: Recipe, here: Sequence[Hardware]) -> tuple[str, ...]:
-    """Return a recipe's cells, resolved for the first GPU here that it is for, else for the first GPU."""
     names = ", ".join(kind.value for kind in recipe.reported_on) or ("any CPU" if recipe.for_cpu else "any GPU")
     hardware = next((kind for kind in here if kind in recipe.hardware), here[0] if here else None)
     try:

@@ -117,7 +117,6 @@ def render_report(report: ExperimentReport | RunReport, kind: str, name: str) ->
 
 
 def _export(report: ExperimentReport | RunReport) -> str:
-    """Return the requests of a run, or of each boot of an A/B, in the format of `vllm bench serve`."""
     if isinstance(report, ExperimentReport):
         if lines := export_boots(report):
             return lines
@@ -159,7 +158,6 @@ def _report_newest_run() -> RunReport:
 
 
 def _load_file(name: str) -> ExperimentReport | RunReport | ImportedResult | None:
-    """Return the report or benchmark result in a JSON file; None if `name` is not a JSON file."""
     path = paths.expand_home(name)
     if not path.is_file() or path.suffix != ".json":
         return None
@@ -222,7 +220,6 @@ def export_boots(report: ExperimentReport) -> str:
 
 
 def _list_levels(design: Design, boot: Boot) -> Iterator[Measured]:
-    """Yield the measurements of a boot at each level of concurrency."""
     arm, windows = design.arms[boot.arm], {window.streams: window for window in boot.windows if not window.kind}
     metadata = {"experiment": design.id, "varied": design.vary, "arm": arm.name, "boot": str(boot.number + 1)}
     for streams in dict.fromkeys(request.streams for request in boot.requests):

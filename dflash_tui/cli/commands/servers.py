@@ -130,7 +130,6 @@ def _print_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], *, verbo
 
 
 def _print_wiring(run: Run, program: ClientProgram) -> int:
-    """Print a program's configuration on stdout, and where it belongs on stderr."""
     endpoint = Endpoint.from_run(run)
     _print_reach(run)
     wiring = format_wiring(endpoint, program)
@@ -143,7 +142,6 @@ def _print_wiring(run: Run, program: ClientProgram) -> int:
 
 
 def _print_reach(run: Run) -> None:
-    """Print whether a server is still up, and how other machines reach it."""
     if not server_process.is_alive(run):
         print_status(f"! {run.id} has ended; this is how it was reached")
     elif boot := describe_boot(run):
@@ -284,7 +282,6 @@ def _print_starts(starts: Sequence[RecordedStart]) -> None:
 
 
 def _print_medians(kinds: Sequence[StartKind]) -> None:
-    """Print a row per recipe, engine, mode and cache: the number of starts, and the medians of their parts."""
     parts = [name.upper() for name, _ in startup_history.STARTUP_PARTS]
     header = ("MEDIANS", "SETUP", "ENGINE", "MODE", "CACHE", "STARTS", *parts, "FIRST", "READY", "FROM TO")
     rows = []
@@ -329,7 +326,6 @@ def stop(args: argparse.Namespace) -> int:
 
 
 def _describe_none() -> str:
-    """Return that no server runs, and how many engine processes outlived killed servers."""
     if orphans := find_orphans():
         outlived = f"{pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
         return f"no server is running, but {outlived}"
@@ -354,7 +350,6 @@ def _stop_run(run: Run) -> StoppedServer:
 
 
 def _stop_far_ranks(run: Run) -> None:
-    """Wait until the ranks on other hosts have stopped, and print the state of each."""
     for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
         print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
 

@@ -190,7 +190,6 @@ def _detach(args: argparse.Namespace, run: Run) -> None:
 
 
 async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
-    """Print the events of `run` and apply them to `state`, until the run ends or `until` is reached."""
     answered = asyncio.Event()
     following = asyncio.create_task(_follow(run, state, answered, EventLines(state)))
     alarm_lines = AlarmLines(state)

@@ -72,7 +72,6 @@ def _verify_address(args: argparse.Namespace) -> int:
 
 
 def _show(record: Verification, hint: str) -> None:
-    """Print the checks; raise DflashError if one failed."""
     print_items([record])
     rows = [(f"{_MARKS[check.result]} {check.name}", check.result.value, check.detail) for check in record.checks]
     print_table(("CHECK", "RESULT", ""), rows)
@@ -81,7 +80,6 @@ def _show(record: Verification, hint: str) -> None:
 
 
 def _find_running(name: str) -> Run | None:
-    """Return the newest running server whose recipe or run id (or its start) is `name`."""
     running = [
         run for run in registry.list_living_runs() if run.plan.recipe == name or (name and run.id.startswith(name))
     ]

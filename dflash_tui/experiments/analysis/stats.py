@@ -210,7 +210,6 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def _means(arm: Sequence[BootLogs], table: Sequence[Sequence[float]]) -> list[BootMean]:
-    """Return the mean of each boot over its prompts; none if the arm's boots share no prompt."""
     return [BootMean(fmean(row), boot.place) for boot, row in zip(arm, table, strict=True)] if table else []
 
 
@@ -412,7 +411,6 @@ def _fit_line(arms: Sequence[Sequence[BootMean]]) -> _Line:
 
 
 def _fit_arm(arm: Sequence[BootMean], line: _Line) -> tuple[float, float]:
-    """Return the variance of an arm's boots around the line, and its degrees of freedom."""
     middle, at = fmean(boot.log for boot in arm), _mean_place(arm)
     df = len(arm) - 1 - _place_squares(arm) / line.squares
     return sum((boot.log - middle - line.slope * ((boot.place or 0) - at)) ** 2 for boot in arm) / df, df

@@ -283,7 +283,6 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
 
 
 def _list_unknown(fit: MemoryEstimate) -> str:
-    """Return text about lower bounds and left-out parts of the estimate; empty if all sizes are known."""
     least = "".join(f" at least ({share.name}: {share.source})" for share in fit.shares if share.least)
     names = [name for name in fit.unknown if not (least and name == "weights")]
     return least + (f" (without {', '.join(names)}, whose size is unknown)" if names else "")

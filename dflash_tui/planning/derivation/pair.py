@@ -130,7 +130,6 @@ def choose_parsers(target: Checkpoint, vllm: str) -> list[ChosenParser]:
 
 
 def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
-    """Return a parser's name and why; the name is empty if none fits."""
     subject, word = _SUBJECTS[flag]
     if target.chat_template is None:
         return "", "its chat template is not known"

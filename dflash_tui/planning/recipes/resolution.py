@@ -282,7 +282,6 @@ def _read_settings(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _build_settings_layer(parts: dict[str, dict[str, Any]], recipe: Recipe, below: Layer) -> Layer:
-    """Return the user's settings as a layer."""
     target, drafter = parts["target"], parts["drafter"]
     # A checkpoint has its own quantization, which the recipe's flag could contradict.
     flags = ({"quantization": None} if "model" in target else {}) | parts["flags"]
@@ -361,7 +360,6 @@ def list_flag_settings(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _read_host(address: str | None) -> str:
-    """Return the address to listen on, 127.0.0.1 by default."""
     try:
         return HOST if address in {None, "localhost"} else str(ip_address(address or ""))
     except ValueError:

@@ -464,7 +464,6 @@ async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:
 
 
 async def _confirm(app: App[Any], question: str, untrusted: Untrusted) -> bool:
-    """Ask for trust in the ingredients; return False if the answer cannot be saved."""
     if not untrusted.contents:
         return True
     if not await app.push_screen_wait(TrustDialog(question, untrusted.ingredients)):

@@ -402,7 +402,6 @@ class NewTune(ExperimentDialog):
 
 
 def _split_axes(words: str) -> tuple[str, ...]:
-    """Split at white space; quotes keep words together."""
     try:
         return tuple(shlex.split(words))
     except ValueError as error:

@@ -242,7 +242,6 @@ def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple
 
 
 def _join_left(share: float | None, parts: Sequence[str], width: int) -> Content:
-    """Return a progress bar and the first part, followed by the other parts that fit whole."""
     cells = 20 if width >= _ROOMY else 8
     drawn = "" if share is None else f"{draw_bar(share, cells).ljust(cells, '░')} {share * 100:.0f} %  "
     room, text = max(0, width - 2 - len(drawn)), parts[0]

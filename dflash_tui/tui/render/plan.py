@@ -131,7 +131,6 @@ def _count_rows(rows: Sequence[Content]) -> int:
 
 
 def _list_choices(planned: PlannedLaunch, verified: Verification | None) -> str:
-    """Return the selection (profile, variant, method, mode, release), and when the release was verified here."""
     resolved, plan = planned.resolved, planned.plan
     own = resolved.num_speculative_tokens
     tokens = f"{plan.method} n={plan.num_speculative_tokens}" if plan.num_speculative_tokens else "no speculation"
@@ -190,7 +189,6 @@ def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: flo
 
 
 def _list_run_facts(run: Run, now: float) -> tuple[str, str, str]:
-    """Return the facts beside a running server's name, the most important first."""
     age = format_duration(server_process.measure_age(run, now))
     return f"  :{run.plan.port}", f"  age {age}", f"  {run.plan.mode.value}"
 
@@ -218,5 +216,4 @@ def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:
 
 
 def _list_lines(plan: Plan) -> list[str]:
-    """Return the lines of a command without trailing backslashes."""
     return [line.strip().removesuffix("\\").strip() for line in format_command(plan).splitlines()]

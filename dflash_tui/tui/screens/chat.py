@@ -238,7 +238,6 @@ class ChatScreen(SizedScreen[None]):
             self._add(caution, "$accent")
 
     def _add(self, text: str | Content, style: str = "", classes: str = "") -> Static:
-        """Add a part to the conversation, above the line that says that the server is answering."""
         talk = self._talk
         content = text if isinstance(text, Content) else Content.assemble((text, style))
         part, waiting = Static(content, markup=False, classes=classes), talk.query(".waiting")

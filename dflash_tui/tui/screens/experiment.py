@@ -211,7 +211,6 @@ class ExperimentScreen(SizedScreen[None]):
         self._draw_prompts(view)
 
     def _draw_tune(self, view: ExperimentView, outcome: TuneOutcome, now: float, width: int) -> None:
-        """Show a tune's rounds and candidates; once it is over, its outcome instead of the current boot."""
         progress = view.progress
         self.query_one("#boots").border_title, self.query_one("#measured").border_title = _TUNE_TITLES
         self.query_one("#status", Display).show(render_progress(progress, now, self.size.width))
@@ -387,7 +386,6 @@ def read_outlook(design: Design, before: Outlook | None = None) -> Outlook:
 
 
 def _read_outcome(folder: Path, progress: Progress) -> TuneOutcome | None:
-    """Return a tune's outcome from its report, else from its boots so far."""
     if progress.design.tuning is None:
         return None
     report = store.read_report(folder) if progress.finished else None

@@ -365,7 +365,6 @@ class LaunchScreen(SizedScreen[None]):
         self._draw_plan()
 
     def _draw_plan(self) -> None:
-        """Show the plan of the highlighted recipe; unchanged content is not laid out again."""
         if not self.query("#text"):
             return
         entry, text = self.chosen, self.query_one("#text", Static)
@@ -420,7 +419,6 @@ class LaunchScreen(SizedScreen[None]):
 
     @property
     def _recipe(self) -> Recipe | None:
-        """The highlighted recipe; None if its file does not load."""
         return entry if isinstance(entry := self.chosen, Recipe) else None
 
     @on(RecipeList.Highlighted)

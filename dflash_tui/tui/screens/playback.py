@@ -237,7 +237,6 @@ class PlaybackScreen(SizedScreen[None]):
 
 
 def _find(choices: dict[str, Found], name: str, what: str) -> Found:
-    """Return the choice called `name`, or the first if `name` is empty; raise UsageError if there is none."""
     if choices and name in {"", *choices}:
         return choices[name or next(iter(choices))]
     hint = f"there are: {', '.join(choices)}" if choices else "the verdict comes at the end"

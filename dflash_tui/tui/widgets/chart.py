@@ -165,7 +165,6 @@ class Chart(Widget):
         return Text.from_ansi(self._plot(width, height, top), no_wrap=True)
 
     def _height(self) -> float | None:
-        """Return the upper limit of the axis; None if no value is known."""
         peaks = [value for line in self.lines for value in line.values if math.isfinite(value)]
         if not peaks:
             return None
@@ -194,7 +193,6 @@ class Chart(Widget):
         return str(figure.build().string())
 
     def _below(self, width: int, last: int) -> tuple[list[float], list[str]]:
-        """Return the tick positions and labels of the x axis."""
         if self.labels:
             every = -(-sum(len(label) + 2 for label in self.labels) // max(1, width - _AXIS))
             places = range(0, min(last + 1, len(self.labels)), every)
@@ -221,7 +219,6 @@ class Chart(Widget):
 
 
 def _shapes(count: int) -> list[str]:
-    """Return the characters of `count` lines; "" is the finest marker of the font."""
     return ["", *(_SHAPES[place % len(_SHAPES)] for place in range(count - 1))][:count]
 
 
@@ -352,7 +349,6 @@ def _degrees(gpus: Sequence[GpuLoad]) -> float | None:
 
 
 def _sum(values: Sequence[float | None], by: float = 1.0) -> float | None:
-    """Return the sum of `values` times `by`; None if any is unknown."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) * by if numbers and len(numbers) == len(values) else None
 

@@ -131,7 +131,6 @@ class LogPane(ScrollView, can_focus=True):
         self._update_title()
 
     def _go_to(self, row: int) -> None:
-        """Scroll to a row and stop following."""
         self.scroll_to(y=row, animate=False, immediate=True)
         self.following = False
 
@@ -425,7 +424,6 @@ class LogRows:
             self._split(f"{_NOTE}{why}", lines=0)
 
     def _split(self, text: str, *, kind: str = "", lines: int = 1) -> None:
-        """Add a row, wrapped if needed."""
         style = "dim" if text.startswith(_NOTE) else _STYLES.get(text[_TIME : _TIME + 2], "")
         is_wrapped = (self.wrap or self._rank == 2) and self.width >= _LEAST_WIDTH
         if not is_wrapped or cell_len(text) <= self.width:

@@ -226,7 +226,6 @@ class RecipeList(Vertical):
         table.highlighted = first if self.visible_names else None
 
     def _describe(self, name: str) -> str:
-        """Return the text that the filter searches."""
         entry = self.entries[name]
         return f"{name} {entry.title if isinstance(entry, Recipe) else ''}".lower()
 
@@ -323,7 +322,6 @@ def build_recipe_row(name: str, entry: Entry, choice: LaunchSelection) -> Recipe
 
 
 def _format_need(outline: LaunchOutline) -> str:
-    """Return the GiB needed for one request with all models loaded; "≥" if the weights are a lower bound."""
     memory = outline.memory
     if memory is None or not all(share.size for share in memory.shares if share.name == "weights"):
         return UNKNOWN
@@ -331,7 +329,6 @@ def _format_need(outline: LaunchOutline) -> str:
 
 
 def _format_size(outline: LaunchOutline) -> str:
-    """Return the download size of the models, or the size on disk if they are built here."""
     if build := outline.resolved.recipe.build:
         return format_megabytes(build.size_mb)
     sizes = [model.size_gb for model in list_models(outline.resolved, outline.tokens)]
