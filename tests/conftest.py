@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from textual.pilot import Pilot
 
+from dflash_tui.cli import console
 from dflash_tui.engines import environments, installation
 from dflash_tui.engines import model_hub as hub_client
 from dflash_tui.experiments import controller, store
@@ -130,6 +131,12 @@ def _group(item: pytest.Item) -> str:
 def driver(monkeypatch) -> None:
     """Let NVML be asked in any case: tests put GPUs behind it on machines without a driver's library."""
     monkeypatch.setattr(gpus, "has_driver", lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def text_output() -> None:
+    """Print text where a test calls what a command calls; `main` chooses for itself."""
+    console.use_json(False)
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ SCREENS = {
     "A new pair, from the launch screen": ("dialogs.drafters", DIALOG),
     "Options, from the launch screen": ("dialogs.options", DIALOG),
     "Patches, from the launch screen": ("dialogs.patches", DIALOG),
-    "Hosts, from the launch screen": ("dialogs.hosts", "dialogs.basic:ChoiceDialog", DIALOG),
+    "Hosts, from the launch screen": ("dialogs.basic:ChoiceDialog", "dialogs.basic:Confirm", DIALOG),
     "Doctor": ("dialogs.doctor:Doctor", "dialogs.doctor:ReasonField", DIALOG),
     "A recipe that is not shipped": ("dialogs.basic:TrustDialog", DIALOG),
     "A running server": ("screens.run:RunScreen", "screens.run:ViewScreen"),
@@ -159,15 +159,15 @@ def test_every_command_is_in_commands_md():
 
 
 def keys_of_page() -> dict[str, set[str]]:
-    """The keys in the tables of docs/keys.md, by heading."""
+    """The keys in the lists of docs/keys.md, by heading."""
     found: dict[str, set[str]] = {}
     heading = ""
     for line in (ROOT / "docs" / "keys.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             heading = line.removeprefix("## ")
-        elif line.startswith("| `"):
-            keys = re.findall(r"`([^`]+)`", line.split(" | ")[0])
-            if " to " in line.split(" | ")[0]:
+        elif line.startswith("* `"):
+            keys = re.findall(r"`([^`]+)`", line.split(": ")[0])
+            if " to " in line.split(": ")[0]:
                 keys = [str(number) for number in range(int(keys[0]), int(keys[1]) + 1)]
             found.setdefault(heading, set()).update(KEYS.get(key, key) for key in keys)
     return found

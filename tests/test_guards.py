@@ -68,7 +68,7 @@ def test_without_a_terminal_there_is_no_panel():
     [
         (("plan", "demo-gpu"), "did you mean 'demo-cpu'"),
         (("up", "/nowhere/x.yaml"), "No such file"),
-        (("stop",), "no server runs"),
+        (("stop",), "no server is running"),
         (("logs", "x"), "no run called 'x'"),
         (("up", "demo-cpu", "--mode", "fast"), "expected one of eager, graphs, compile"),
         (("up", "demo-cpu", "--port", "0"), "from 1 to 65535"),
@@ -105,7 +105,7 @@ def test_lists_are_readable():
     """The lists name the demo recipe and say why there is no GPU, without a server."""
     assert "demo-cpu" in dflash("recipes").stdout
     assert "demo-cpu" in [json.loads(line)["name"] for line in dflash("recipes", "--json").stdout.splitlines()]
-    assert "no server runs" in dflash("ps").stderr
+    assert "no server is running" in dflash("ps").stderr
     gpus = dflash("gpus")
     assert gpus.returncode == 0
     assert gpus.stdout

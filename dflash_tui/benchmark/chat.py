@@ -46,6 +46,7 @@ _TRIES = 6
 _REFUSED = {400, 404, 422, 501}
 # Least share of the lowest published acceptance length: that one was measured with other prompts.
 _ENOUGH = 0.85
+_NO_STEPS = "the server reports no verification steps"
 
 
 class Part(StrEnum):
@@ -211,7 +212,7 @@ async def _check_tool(server: Server) -> FunctionalCheck:
     ask = "What is the weather in Paris? Call the function."
     turn = await _ask(server, ask, tools=[_TOOL], tool_choice="auto", max_tokens=1024)
     if server.run is None and turn.request.status in _REFUSED:
-        return skip_check(name, f"the server takes no tools: {turn.request.error}")
+        return skip_check(name, f"the server rejects tools: {turn.request.error}")
     if turn.request.error:
         return _failed(name, turn.request.error)
     if len(turn.tool_calls) != 1:
@@ -235,23 +236,23 @@ async def _check_reasoning(server: Server) -> FunctionalCheck:
     if turn.request.error:
         return _failed(name, turn.request.error)
     if "<think>" in turn.text or "</think>" in turn.text:
-        return _failed(name, "the answer holds the marks of thinking")
+        return _failed(name, "the answer contains thinking tags")
     if not turn.thinking:
-        unmarked = "nothing of the answer is marked as thinking"
+        unmarked = "no part of the answer is marked as thinking"
         return _failed(name, unmarked) if server.run else skip_check(name, unmarked)
     if turn.text:
         return _passed(name, f"{len(turn.thinking)} characters of thinking beside {len(turn.text)} of the answer")
-    return _failed(name, f"thinking alone, no answer; ended by {turn.request.finish}")
+    return _failed(name, f"only thinking, no answer; finish reason {turn.request.finish}")
 
 
 def _why_not(server: Server, flag: str, what: str) -> str:
-    """Return why a check that needs a parser is skipped; empty if it is made."""
+    """Return why a check that needs a parser is skipped; empty if it runs."""
     if server.run is None:
         return ""
     plan = server.run.plan
     if plan.find_flag(flag) is None:
         return f"the launch has no {what}"
-    return f"{plan.synthetic}: such a model follows no instruction" if plan.synthetic else ""
+    return f"{plan.synthetic}: such a model follows no instructions" if plan.synthetic else ""
 
 
 async def _check_long_context(server: Server) -> FunctionalCheck:
@@ -269,7 +270,7 @@ async def _check_long_context(server: Server) -> FunctionalCheck:
     size, unit = (counted, "token") if (counted := turn.request.prompt_tokens) else (characters, "character")
     place = f"a prompt of {pluralize(size, unit)}"
     if server.synthetic:
-        return _passed(name, f"{place} is answered; what was found is not judged: {server.synthetic}")
+        return _passed(name, f"{place} was answered; its content is not judged: {server.synthetic}")
     if _NEEDLE in f"{turn.thinking}{turn.text}".lower():
         return _passed(name, f"found in {place}")
     return _failed(name, f"not found in {place}: {turn.text[:80] or 'no answer'}")
@@ -285,7 +286,7 @@ async def _check_acceptance(server: Server) -> FunctionalCheck:
     """Send the five prompt kinds and compare the acceptance length with the published one."""
     name, plan = "acceptance", server.run.plan if server.run else None
     if plan and not plan.num_speculative_tokens:
-        return skip_check(name, "nothing is drafted")
+        return skip_check(name, "speculation is off")
     suite, done = suites.load_suite("quick"), list[RequestDone]()
     before = await client.read_counters(server)
     longest, scale = max(prompt.max_tokens for prompt in suite.prompts), plan.bench_scale if plan else 1.0
@@ -299,7 +300,7 @@ async def _check_acceptance(server: Server) -> FunctionalCheck:
         return _failed(name, next(request.error for request in done if request.error))
     if plan is None:
         known = measured.acceptance_length
-        return _passed(name, f"AL {known:.2f}") if known else skip_check(name, "the server tells no verification steps")
+        return _passed(name, f"AL {known:.2f}") if known else skip_check(name, _NO_STEPS)
     return _judge_acceptance(plan, measured.acceptance_length)
 
 
@@ -307,7 +308,7 @@ def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
     name, measured = "acceptance", f"AL {format_number(length, 2)}"
     band = next((band for band in plan.expected if band.acceptance_length), None)
     if length is None:
-        return _failed(name, "the server counts no verification steps")
+        return _failed(name, _NO_STEPS)
     if band is None or band.acceptance_length is None or plan.synthetic:
         drafted = length > 1
         detail = f"{measured}, none published{f' ({plan.synthetic})' if plan.synthetic else ''}"
@@ -317,4 +318,4 @@ def _judge_acceptance(plan: Plan, length: float | None) -> FunctionalCheck:
     detail = f"{measured}, published {published}{f' for {band.set_up}' if band.set_up else ''}"
     if length >= _ENOUGH * low:
         return _passed(name, detail)
-    return skip_check(name, f"{detail}: another set-up") if band.set_up else _failed(name, f"{detail}: too little")
+    return skip_check(name, f"{detail}: other set-up") if band.set_up else _failed(name, f"{detail}: too low")

@@ -184,7 +184,7 @@ def load_imported_result(path: Path) -> ImportedResult:
     source = f"{label[:_NAME]}, as vllm bench serve writes it" if label.startswith(_OURS) else "vllm bench serve"
     measured = tuple(_read_measurement(result) for result in results if result.completed)
     if not measured:
-        raise UsageError(f"{path} holds no measurement", evidence=f"{source} wrote none: did its requests fail?")
+        raise UsageError(f"{path} holds no measurement", evidence=f"{source} recorded none: did its requests fail?")
     synthetic = "; ".join(dict.fromkeys(result.synthetic[:_NAME] for result in results if result.synthetic))
     return ImportedResult(source, results[0].model_id[:_NAME], measured, synthetic)
 

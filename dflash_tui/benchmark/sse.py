@@ -330,7 +330,7 @@ class CompletionStream:
             quote = quote_server_text(self._other)
             self.error = f"the answer holds no token: {quote}" if quote else "the answer holds no token"
         if not self.error and arrivals.counts and arrivals.counts[-1] > tokens:
-            self.error = f"the server counts {arrivals.counts[-1]} tokens on the way and {tokens} in the end"
+            self.error = f"the server counts {arrivals.counts[-1]} tokens while streaming, but {tokens} in the end"
         return RequestDone(
             at=time.time() - (now - ended),
             kind=self.kind,

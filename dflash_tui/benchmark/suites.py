@@ -272,7 +272,7 @@ def _load_file(path: Path, count: int | None) -> Suite:
             what = "is reserved" if entry.kind in OURS else "given twice"
             raise yaml_loader.build_file_error(path, ["prompts", index, "kind"], what)
         if entry.follows and not (file.in_order and entry.follows in kinds - {*OURS}):
-            what = "expected the kind of a prompt before it, in a file with `in_order: true`"
+            what = "expected the kind of an earlier prompt, in a file with `in_order: true`"
             raise yaml_loader.build_file_error(path, ["prompts", index, "follows"], what)
         kinds.add(entry.kind)
     prompts = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 import msgspec
@@ -21,9 +21,40 @@ _COMMAND = re.compile(
 )
 
 
+_output = {"json": False}
+
+
+def use_json(as_json: bool) -> None:
+    """Choose what data is printed as: lines of JSON, or text."""
+    _output["json"] = as_json
+
+
+def is_json() -> bool:
+    """Whether data is printed as JSON."""
+    return _output["json"]
+
+
 def print_data(line: str) -> None:
-    """Write a line of data to stdout at once."""
+    """Write a line of data to stdout at once, also if data is JSON."""
     _write(sys.stdout, line)
+
+
+def print_text(line: str) -> None:
+    """Write a line of data to stdout at once, unless data is JSON."""
+    if not is_json():
+        print_data(line)
+
+
+def print_items(values: Iterable[Any]) -> None:
+    """Write each value as a line of JSON to stdout, if data is JSON."""
+    if is_json():
+        for value in values:
+            print_json(value)
+
+
+def print_result(value: Any, text: str) -> None:
+    """Write a value to stdout, as JSON or as its text."""
+    print_json(value) if is_json() else print_data(text)
 
 
 def terminal_width(stream: TextIO | None = None) -> int:
@@ -34,7 +65,9 @@ def terminal_width(stream: TextIO | None = None) -> int:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
 ) -> None:
-    """Write a table to stdout, folded to the terminal's width; columns in `drop` are left out first."""
+    """Write a table as text to stdout, folded to the terminal's width; columns in `drop` are left out first."""
+    if is_json() or not rows:
+        return
     printable = [[escape_control_characters(cell) for cell in row] for row in rows]
     print_data(fit_table(header, printable, right, width=terminal_width(), drop=drop))
 

@@ -7,9 +7,16 @@ import time
 from collections.abc import Iterable
 from typing import ClassVar
 
-from dflash_tui.cli.console import print_data, print_status
+from dflash_tui.cli.console import is_json, print_data, print_result, print_status, print_text
 from dflash_tui.cli.json_lines import CheckLine
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_gib, format_number, format_percent
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_gib,
+    format_number,
+    format_percent,
+    format_synthetic,
+)
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
@@ -113,8 +120,8 @@ class WindowFigures(Event, frozen=True, tag="figures"):
 class FigureLines:
     """Prints the figures of the last `seconds` of a state, with a header every 20 rows."""
 
-    def __init__(self, state: RunState, seconds: float, *, as_json: bool) -> None:
-        self._state, self._seconds, self._json = state, seconds, as_json
+    def __init__(self, state: RunState, seconds: float) -> None:
+        self._state, self._seconds = state, seconds
         self._rows = 0
 
     def show(self, now: float) -> None:
@@ -122,12 +129,9 @@ class FigureLines:
         if not self._state.readings:
             return
         figures = WindowFigures.from_state(self._state, now, self._seconds)
-        if self._json:
-            print_event(figures)
-            return
         if self._rows % 20 == 0:
-            print_data(WindowFigures.HEADER)
-        print_data(figures.line(self._state))
+            print_text(WindowFigures.HEADER)
+        print_result(figures, figures.line(self._state))
         self._rows += 1
 
     async def print_for_ever(self) -> None:
@@ -141,12 +145,12 @@ class FigureLines:
 class PreparingLines:
     """Prints the steps before a launch, as JSON or as text; text shows progress at most every 2 s."""
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._json, self._at = as_json, 0.0
+    def __init__(self) -> None:
+        self._at = 0.0
 
     def __call__(self, event: Preparing) -> None:
         """Take one event."""
-        if self._json:
+        if is_json():
             if not event.done:  # finished steps are printed later, with the run's events
                 print_event(event)
         elif event.done or event.fraction is None or event.at - self._at >= 2:
@@ -164,24 +168,19 @@ def format_preparing(event: Preparing) -> str:
 class EventLines:
     """Prints the events of a run: all of them as JSON, or the important ones as text."""
 
-    def __init__(self, state: RunState, *, as_json: bool) -> None:
-        self._state, self._json = state, as_json
+    def __init__(self, state: RunState) -> None:
+        self._state = state
         self._phase: PhaseStarted | None = None
-
-    @property
-    def as_json(self) -> bool:
-        """Whether events are printed as JSON."""
-        return self._json
 
     def show(self, event: AnyEvent) -> None:
         """Print an event that was applied to the state already."""
-        if self._json:
+        if is_json():
             if not isinstance(event, Preparing) or event.done:  # the start of a step was printed when it began
                 print_event(event)
             return
         match event:
             case Launched(synthetic=synthetic) if synthetic:
-                print_status(f"({synthetic}: figures say nothing about a real model)")
+                print_status(f"({format_synthetic(synthetic)})")
             case PhaseStarted():
                 self._print_phase(event)
             case HealthChanged(health=health, detail=detail):
@@ -200,7 +199,7 @@ class EventLines:
                 tokens = f"prompt of {event.prompt_tokens} tokens" if event.prompt_tokens else "longer prompt"
                 print_status(f"  first {tokens} took {_format_took(event.total)}")
             case AnswerHeld(is_like_before=True, run=run):
-                print_status(f"  its first answer begins as that of {run}")
+                print_status(f"  its first answer starts like that of {run}")
             case LogLine(text=text, source=source) if source == OBSERVER_SOURCE:
                 print_status(f"! {text}")
             case _:
@@ -239,8 +238,8 @@ class Alarmed(Event, frozen=True, tag="alarm"):
 class AlarmLines:
     """Prints which alarms of `state` began or ended since the last refresh."""
 
-    def __init__(self, state: RunState, *, as_json: bool) -> None:
-        self._state, self._json = state, as_json
+    def __init__(self, state: RunState) -> None:
+        self._state = state
         self._active: dict[str, Alarm] = {}
 
     async def print_for_ever(self) -> None:
@@ -254,12 +253,12 @@ class AlarmLines:
         there = {alarm.kind: alarm for alarm in find_alarms(self._state, now)}
         for kind, alarm in {**self._active, **there}.items():
             if (kind in self._active) is not (kind in there):
-                _print_alarm(alarm, now, over=kind in self._active, as_json=self._json)
+                _print_alarm(alarm, now, over=kind in self._active)
         self._active = there
 
 
-def _print_alarm(alarm: Alarm, now: float, *, over: bool, as_json: bool) -> None:
-    if as_json:
+def _print_alarm(alarm: Alarm, now: float, *, over: bool) -> None:
+    if is_json():
         print_event(Alarmed(now, *alarm, over=over))
     elif over:
         print_status(f"✓ {alarm.kind}: over after {format_duration(now - alarm.since)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from dflash_tui.cli.console import print_data, print_json
+from dflash_tui.cli.console import print_result
 from dflash_tui.launch.preflight.check import Check, CheckLevel
 from dflash_tui.launch.recipe_trust import Ingredient
 from dflash_tui.planning.derivation.imported_recipe import LeftOut
@@ -59,12 +59,9 @@ class WrittenFile(msgspec.Struct, frozen=True):
     """Its path."""
 
 
-def print_written_file(path: Path, *, as_json: bool) -> None:
+def print_written_file(path: Path) -> None:
     """Print where a file was written."""
-    if as_json:
-        print_json(WrittenFile(str(path)))
-    else:
-        print_data(str(path))
+    print_result(WrittenFile(str(path)), str(path))
 
 
 class RemovedEngine(msgspec.Struct, frozen=True):

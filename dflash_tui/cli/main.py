@@ -115,11 +115,13 @@ def _dispatch(args: argparse.Namespace) -> int:
             return hosts.run_there(args)
     if args.command is None:
         return _open_panel(as_json=args.json)
+    from dflash_tui.cli.console import use_json
     from dflash_tui.cli.parser import COMMANDS
 
     # Import only the module of this command.
     module = import_module(f"dflash_tui.cli.commands.{COMMANDS[args.command].module}")
     action = getattr(args, "action", None)
+    use_json(args.json)
     name = f"{args.command}_{action}" if action else args.command
     handler: Callable[[argparse.Namespace], int] = getattr(module, name.replace("-", "_"))
     with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():

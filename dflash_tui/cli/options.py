@@ -155,7 +155,7 @@ def _parse_time(text: str, least: float) -> float:
 def parse_recorded_text(text: str) -> str:
     """Return a text that is recorded; raise ArgumentTypeError if it looks like a secret."""
     if looks_secret(text):
-        raise argparse.ArgumentTypeError("it looks like a secret, and is recorded")
+        raise argparse.ArgumentTypeError("it looks like a secret, and would be recorded")
     return text
 
 

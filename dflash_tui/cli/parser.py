@@ -81,7 +81,7 @@ def parse_words(words: Sequence[str]) -> argparse.Namespace:
     """
     near, far = split_far_words([*words])
     if words and words[0] in OLD_COMMANDS:
-        sys.stderr.write(f"`{words[0]}` is now `{OLD_COMMANDS[words[0]]}`; the old name goes with the next release\n")
+        sys.stderr.write(f"`{words[0]}` is now `{OLD_COMMANDS[words[0]]}`; the next release drops the old name\n")
     words = near or name_command([*words])
     parser = build_parser(words[0] if words else "")
     if not near and words[:1] == [INSTALL_OPTION]:
@@ -140,20 +140,20 @@ RECIPE_OR_PAIR = (
     option("--target MODEL", "a model to serve without a recipe: a hub repository or a folder"),
     DRAFTER,
 )
-_RUN = "a run, the start of its name, or a recipe (default: the newest server)"
+_RUN = "a run, a prefix of its name, or a recipe (default: the newest server)"
 RUN = argument("run", "RUN", _RUN, nargs="?")
 METHOD = option("--method METHOD", f"how tokens are drafted: {', '.join(Method)}")
 _TRUST = "trust a recipe and its patches that are not shipped, until they change; `recipes check` shows them"
 TRUST = switch("--trust", _TRUST)
-FORCE = option("--force REASON", "launch although a check fails; the reason is recorded")
+FORCE = option("--force REASON", "launch despite failed checks; REASON is recorded")
 WATCH = (option("--every SECONDS", "seconds between two lines (default 5)", default=5), JSON)
 DETACH = switch("--detach", "return at once; it continues in the background")
 _INSTALL = "say yes to installing this program on a --{} that lacks it, in our own folder there"
 INSTALL_HOST = switch("--install-peers", _INSTALL.format("host"))
 INSTALL_PEERS = switch("--install-peers", _INSTALL.format("peer"))
-_FAST = "the fast set-up, with split verification, also where its answers were not compared with the published one's"
+_FAST = "the fast set-up (split verification), even where its answers were not compared with the published set-up's"
 _SET_UP = {"dest": "set_up", "action": "store_const"}
-_PEER = "another host that serves it together with this one, as ssh calls it; may be repeated"
+_PEER = "another host that serves the model together with this one, by its ssh name; may be repeated"
 _SET = (
     "change any flag of vllm serve, env.NAME, speculation.KEY, restart.KEY, target.model or drafter.model; "
     "may be repeated"
@@ -167,22 +167,22 @@ PLAN = (
     OneOf(
         (
             switch("--fast", _FAST, const="fast", **_SET_UP),
-            switch("--published", "the published one", const="published", **_SET_UP),
+            switch("--published", "the published set-up", const="published", **_SET_UP),
         )
     ),
-    option("--streams N", "requests at a time that the server is for: its max-num-seqs; the fast set-up has 8"),
-    option("--gpu GPU", "the GPU: index, UUID, or a class such as gb10 (for `plan`, one that is not here)"),
-    option("--profile NAME", "stock or seed, as the recipe has them"),
-    option("--variant NAME", "another way to run the pair, if it has one"),
-    option("--vllm VERSION", "another vLLM release than the recipe's"),
-    option("--engine ENGINE", "an engine of `engine list` instead"),
+    option("--streams N", "concurrent requests of the server (max-num-seqs); the fast set-up has 8"),
+    option("--gpu GPU", "GPU index, UUID or class such as gb10 (`plan` also takes a class that is not here)"),
+    option("--profile NAME", "stock or seed, where the recipe has them"),
+    option("--variant NAME", "a variant of the recipe, such as another drafter"),
+    option("--vllm VERSION", "a vLLM release other than the recipe's"),
+    option("--engine ENGINE", "an engine, as `engine list` names it"),
     option("--peer HOST", _PEER, dest="peers", action="append", default=[]),
-    option("--link NAME", "the interface of this machine, or an address, whose subnet the hosts share"),
+    option("--link NAME", "an interface or address of this machine in the subnet that the hosts share"),
     option("--set KEY=VALUE", _SET, dest="settings", action="append"),
 )
 ADDRESS = (
-    option("--key-env NAME", "of a URL: the variable that holds its API key; nothing else of the environment is sent"),
-    option("--model NAME", "of a URL: the model to ask, where it serves several"),
+    option("--key-env NAME", "for a URL: the environment variable that holds its API key"),
+    option("--model NAME", "for a URL: the model to ask, if it serves several"),
 )
 SERVER = (
     argument("run", "RUN", f"{_RUN}; or http(s)://HOST:PORT of any OpenAI-compatible server", nargs="?"),
@@ -194,20 +194,20 @@ FOREIGN_RUN = argument(
     f"{_RUN}; or http(s)://HOST:PORT of a foreign vLLM (metrics only; a key comes from DFLASH_TUI_API_KEY)",
     nargs="?",
 )
-_EXPERIMENT = "its id, the start of it, or a recipe (default: the one that runs, or the newest)"
+_EXPERIMENT = "its id, a prefix of that, or a recipe (default: the running or newest one)"
 EXPERIMENT = argument("experiment", "ID", _EXPERIMENT, nargs="?")
 ONE_EXPERIMENT = argument("experiment", "ID", _EXPERIMENT)
 # What begins an experiment, and the launch that all its boots share.
 BEGIN = (
-    switch("--stop-running", "stop servers of yours that would be in the way"),
-    switch("--yes", "begin without asking"),
+    switch("--stop-running", "stop your servers that would disturb the measurement"),
+    switch("--yes", "start without asking"),
     DETACH,
     *PLAN,
     INSTALL_PEERS,
     TRUST,
 )
 SCALE = option("--scale X", "lengthen or shorten the answers (default: the recipe's)")
-_NUCLEUS = "draw from the likeliest tokens that have this share of the probability (default: the model's)"
+_NUCLEUS = "sample from the likeliest tokens that hold this share of the probability (default: the model's)"
 TOP_P = option("--top-p P", _NUCLEUS)
 SEED = option("--seed N", "shuffles the order of the prompts", default=0)
 _DATASET = (
@@ -219,9 +219,9 @@ _DATASET = (
 )
 _WORDS = "--dataset --suite NAME|FILE"
 QUICK_DATASET = option(_WORDS, _DATASET.format("quick"), dest="suite", default="quick")
-_ENDS = "answers of full length, past the model's own end; or not (default: for random weights alone)"
-_LEVELS = "requests at a time, one level after the other in the same boot (default: {})"
-_FIELD = _DATASET.format("field, or quick where the server takes no long context")
+_ENDS = "generate the full answer length, past the model's end token (default: only with random weights)"
+_LEVELS = "concurrent requests, one level after the other in the same boot (default: {})"
+_FIELD = _DATASET.format("field, or quick if the server's context is short")
 # The requests that an experiment sends to each boot.
 LOAD = (
     option("--rounds N", "how often a boot sends each prompt", default=1),
@@ -245,36 +245,36 @@ _UP = (
     *WATCH,
 )
 _PROGRAMS = ("opencode", "continue", "open-webui", "curl", "python")
-_FOR = f"print how this program reaches RUN (default: the newest), without the key: {', '.join(_PROGRAMS)}"
+_FOR = f"print how this program connects to RUN (default: the newest), without the key: {', '.join(_PROGRAMS)}"
 _PS = (
-    argument("run", "RUN", "this one alone, also when it has ended", nargs="?"),
-    switch("-a --all", "also those that have ended"),
-    switch("-v --verbose", "URL, model and the key's variable, and how other machines reach them"),
+    argument("run", "RUN", "only this run, even if it has ended", nargs="?"),
+    switch("-a --all", "also list ended runs"),
+    switch("-v --verbose", "show URL, model and the key's variable, and how other machines connect"),
     option("--for PROGRAM", _FOR, dest="program", choices=_PROGRAMS),
     JSON,
 )
 _LOGS = (
     RUN,
-    switch("-f --follow", "go on until the server ends"),
-    option("--rank N", "the log of this rank of a server over several hosts, as far as it was copied here"),
+    switch("-f --follow", "follow the log until the server ends"),
+    option("--rank N", "the log of this rank of a server on several hosts, as far as it was copied here"),
     option("-n --tail N", "only the last N lines"),
     JSON,
 )
-_ORPHANS = "list the engine processes that outlived their server, and end them after asking; RUN is a pid of one"
+_ORPHANS = "list engine processes that outlived their server, and stop them after asking; RUN is the pid of one"
 _STOP = (
     RUN,
-    switch("-a --all", "end every server of this user"),
+    switch("-a --all", "stop every server of this user"),
     switch("--orphans", _ORPHANS),
-    switch("--yes", "end the orphans without asking"),
+    switch("--yes", "stop the orphans without asking"),
     JSON,
 )
 _FAILED_RUN = (
-    "a run, the start of its name, or a recipe (default: the newest that failed); a recording; "
+    "a run, a prefix of its name, or a recipe (default: the newest that failed); a recording; "
     "or any vLLM: the address of one that runs, its log as a file, or -"
 )
 _WHY = (
     argument("run", "RUN|URL|FILE|-", _FAILED_RUN, nargs="?"),
-    switch("--report", "a text for a forum or vLLM's issue tracker instead, without secrets"),
+    switch("--report", "write a bug report for a forum or vLLM's issue tracker, without secrets"),
     JSON,
 )
 _SYSTEM = option("--system TEXT", "the system prompt")
@@ -282,11 +282,11 @@ _HEAT = "--temperature T"
 _CHAT = (*SERVER, _SYSTEM, option(_HEAT, "sampling temperature (default: the model's)"), JSON)
 _JOURNAL = option("--every SECONDS", "seconds between two lines in the journal (default 60)", default=60)
 _SERVICE = (RECIPE, _JOURNAL, FORCE, *PLAN, TRUST, JSON)
-_PUBLISHED_HEAT = "that of the requests published for this launch, else the model's"
-_CONCURRENCY = "requests at a time, one level after the other, such as 1,2,4,8; each level sends enough for that"
-_SLO = "say how many requests are within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
-_RAMP = "seconds over which the load rises; requests that begin meanwhile do not count (default: 0)"
-_WARM_UP = "how often to send them before that, one at a time, which does not count (default: 0)"
+_PUBLISHED_HEAT = "that of the figures published for this launch, else the model's"
+_CONCURRENCY = "concurrent requests, one level after the other, such as 1,2,4,8; each sends enough to keep them busy"
+_SLO = "report how many requests stay within these seconds (goodput): ttft=S,tpot=S,e2e=S, or some of them"
+_RAMP = "seconds over which the load rises; requests that start meanwhile do not count (default: 0)"
+_WARM_UP = "how often to send them first as a warm-up, one at a time, not counted (default: 0)"
 _BENCH = (
     *SERVER,
     QUICK_DATASET,
@@ -295,16 +295,16 @@ _BENCH = (
     SCALE,
     option(_HEAT, f"sampling temperature (default: {_PUBLISHED_HEAT})"),
     TOP_P,
-    option("--top-k K", "draw from this many of the likeliest tokens (default: as the temperature)"),
+    option("--top-k K", "sample from this many of the likeliest tokens (default: like the temperature)"),
     option("--seed N", "of the order, the texts' tags and the sampling", default=0),
-    switch("--fixed", "answers of full length, past the model's own end"),
+    switch("--fixed", "generate the full answer length, past the model's end token"),
     option("--concurrency N,...", _CONCURRENCY, default=(1,)),
     option("--rate N", "requests per second, at random times (Poisson), instead of requests at a time", default=0.0),
     option("--ramp S", _RAMP, default=0.0),
     option("--slo KEY=S,...", _SLO, default=""),
     JSON,
 )
-_DETAILS = switch("--details", "print the statistics, boots and latencies behind the verdict, too")
+_DETAILS = switch("--details", "also print the statistics, boots and latencies behind the verdict")
 _VARY = (
     "what is varied: stock,ours (the published command alone against this launch, or what its plan offers), "
     "url=URL,RECIPE or url=URL,URL (servers that already run, which are never stopped), mode, spec=on,off, n, "
@@ -313,11 +313,11 @@ _VARY = (
     "prompts are made unique so that no cache answers (default: mode=eager,compile)"
 )
 _HONEST = "at least two boots per arm, in mirrored order: without it a verdict is only suggestive"
-_KEEP_CACHE = "use your own compile cache; without it each arm begins with an empty one"
-_MEASURE = "what is judged: speed, or start, the seconds until a server is ready; then nothing else is sent"
+_KEEP_CACHE = "share your compile cache; by default each arm starts with an empty one"
+_MEASURE = "what to compare: speed, or start (the seconds until a server is ready; no prompts are sent)"
 _COLD = "with --measure start: empty the caches of an arm before each boot (default: its first boot fills them)"
-_NO_ANSWERS = "keep no text of the answers (default: kept in the experiment's folder, without secrets)"
-_ARM_HEAT = "0, or the model's own where what is drafted or accepted is varied"
+_NO_ANSWERS = "do not keep the answers' text (default: kept in the experiment's folder, without secrets)"
+_ARM_HEAT = "0, or the model's own if drafting or acceptance is varied"
 _AB_RUN = (
     *RECIPE_OR_PAIR,
     option("--vary KEY=V,V", _VARY, default="mode=eager,compile"),
@@ -337,25 +337,25 @@ _AB_RUN = (
 )
 _PLAY = (
     EXPERIMENT,
-    option("--arm VALUE", "the arm that is played beside the first one, by its value (default: the second)"),
-    option("--prompt KIND", "the prompt that is answered (default: the one whose ratio is the median)"),
-    option("--svg FILE", "write a picture of the moment at which the faster arm is done"),
+    option("--arm VALUE", "the arm to play beside the first one, by its value (default: the second)"),
+    option("--prompt KIND", "the prompt to play (default: the one with the median ratio)"),
+    option("--svg FILE", "write a picture of the moment when the faster arm finishes"),
 )
-_MORE_BOOTS = option("--boots N", "boots that are added to each arm (default: 2)", default=2)
+_MORE_BOOTS = option("--boots N", "boots to add to each arm (default: 2)", default=2)
 _AB_ACTIONS = {
     "run": Action("launch each arm in turn, measure, and say which is faster", _AB_RUN),
-    "list": Action("the experiments of this machine"),
+    "list": Action("list the experiments of this machine"),
     "attach": Action("follow an experiment, or show its report", (EXPERIMENT, _DETAILS)),
-    "play": Action("show two arms that write the same answer as fast as they did, in the panel or as a file", _PLAY),
-    "stop": Action("end an experiment and its server; it can be resumed", (EXPERIMENT,)),
-    "resume": Action("go on where an experiment ended early", (EXPERIMENT, _DETAILS, DETACH, TRUST)),
+    "play": Action("replay the answers of two arms side by side at their speed, in the panel or as a file", _PLAY),
+    "stop": Action("stop an experiment and its server; it can be resumed", (EXPERIMENT,)),
+    "resume": Action("resume an experiment that ended early", (EXPERIMENT, _DETAILS, DETACH, TRUST)),
     "extend": Action(
-        "add boots to an experiment that is over, and judge all of them",
+        "add boots to a finished experiment, and judge it again",
         (EXPERIMENT, _DETAILS, _MORE_BOOTS, DETACH, TRUST),
     ),
     "remove": Action("delete an experiment; its runs stay", (ONE_EXPERIMENT,)),
 }
-_AXES = "try these values instead of all that may matter; as for `ab`, may be repeated"
+_AXES = "try only these values, written as for `ab`; may be repeated"
 _MAP = (
     "instead show where speculation pays: with against without it for each kind of prompt and number of streams, "
     "and the launch that follows; --vary n=0,4,8 compares numbers of drafts"
@@ -368,30 +368,28 @@ _TUNE_RUN = (
     option("--kinds KIND,KIND", _KINDS, default=""),
     option("--boots N", "of a map: boots with and without speculation (default: 2)"),
     option("--vary KEY=V,V", _AXES, dest="axes", action="append", default=[]),
-    option("--name NAME", "the recipe that is written (default: RECIPE-tuned)", default=""),
+    option("--name NAME", "the recipe to write (default: RECIPE-tuned)", default=""),
     *LOAD,
     option("--concurrency N,N", _LEVELS.format("1, of a map 1,4,16")),
-    option(_HEAT, "sampling temperature (default: 0; above 0 the methods of sampling are tried, too)", default=0.0),
+    option(_HEAT, "sampling temperature (default: 0; above 0 sampling methods are tried, too)", default=0.0),
     *BEGIN,
 )
 _KEEP = (
     EXPERIMENT,
     option("--name NAME", "the recipe's name (default: as chosen when the tune began)"),
-    switch("--overwrite", "replace a recipe of that name"),
+    switch("--overwrite", "replace your recipe of that name"),
 )
 _TUNE_ACTIONS = {
-    "run": Action("try one setting after another, keep what is faster, say by how much", _TUNE_RUN),
-    "attach": Action("follow a tune, or show what it has found", (EXPERIMENT,)),
-    "stop": Action("end a tune and its server; it can be resumed", (EXPERIMENT,)),
-    "resume": Action("go on where a tune ended early", (EXPERIMENT, DETACH, TRUST)),
-    "keep": Action(
-        "write the best setting as a recipe of yours, also while the tune runs or after it was stopped", _KEEP
-    ),
+    "run": Action("try settings in turn, keep the fastest, and report the gain", _TUNE_RUN),
+    "attach": Action("follow a tune, or show its results", (EXPERIMENT,)),
+    "stop": Action("stop a tune and its server; it can be resumed", (EXPERIMENT,)),
+    "resume": Action("resume a tune that ended early", (EXPERIMENT, DETACH, TRUST)),
+    "keep": Action("save the best setting so far as your recipe, at any time", _KEEP),
 }
-_RECIPE_OR_SERVER = "a recipe, which is launched and stopped again unless a server of it runs; a run; or a server's URL"
-_LOSSLESS = "check only that: with speculation, then without; exit code 7 where it changes them by more than rounding"
+_RECIPE_OR_SERVER = "a recipe (launched, and stopped again, unless a server of it is running), a run, or a server's URL"
+_LOSSLESS = "run only that check: with speculation, then without; exit code 7 if answers change by more than rounding"
 _PARTS = (
-    switch("--without-output", "leave out whether speculation changes the answers, which takes two boots more"),
+    switch("--without-output", "skip the check whether speculation changes answers, which takes two more boots"),
     switch("--lossless", _LOSSLESS),
 )
 _LENGTH = "lengthen or shorten the answers (default: 0.25, which is 16 to 512 tokens in quick)"
@@ -423,14 +421,16 @@ _VERIFY_VALUES: dict[str, Any] = {
 _FORMATS = ("md", "json", "svg", "vllm-bench")
 _FORMAT = "md (default), json, svg; or vllm-bench: the JSON of `vllm bench serve`"
 _NAMES = "an A/B, a run, or a report's JSON file (default: the newest A/B); or: compare ONE OTHER"
+_SUBMIT = "write the files that spark-arena or club-3090 takes, into the folder of -o or the current one"
 _REPORT = (
     argument("names", "RUN|AB", _NAMES, nargs="*"),
     option("--format FORMAT", _FORMAT, choices=_FORMATS, default="md"),
+    option("--submit FORM", _SUBMIT, choices=("spark-arena", "club-3090")),
     option("-o --output FILE", "the file to write instead of stdout"),
     JSON,
 )
 _OTHERS_NAME = option("--name NAME", "the recipe's name (default: that of the file or model)")
-_REPLACE = switch("--replace", "write over a recipe of yours of that name")
+_REPLACE = switch("--replace", "replace your recipe of that name")
 _SOURCE = argument("source", "FILE|URL", "its path, or its https address")
 _NEW = (
     argument("name", "NAME", "its name: lower case, digits, . _ -"),
@@ -440,52 +440,52 @@ _NEW = (
     METHOD,
 )
 _CATALOGUE = (
-    argument("pair", "PAIR", "what is known of this one, with the sources", nargs="?"),
-    switch("--fits", "only those that fit into the memory"),
-    switch("--unknown", "only those that may fit: their size is unknown"),
+    argument("pair", "PAIR", "show this pair, with its sources", nargs="?"),
+    switch("--fits", "only pairs that fit into the memory"),
+    switch("--unknown", "only pairs of unknown size, which may fit"),
     METHOD,
     option("--gpu CLASS", "the machine, such as gb10 (default: the GPU here)"),
 )
 _FILES = argument("files", "FILE", "names or files (default: all recipes)", nargs="*")
 _COMMAND = argument("words", "WORD", "the command behind --, or all of it in quotes", nargs="+")
 _RECIPES_ACTIONS = {
-    "list": Action("what there is, and for which machines"),
+    "list": Action("list recipes, and the machines that they are for"),
     "check": Action("read recipe files and say what is wrong with them", (_FILES,)),
     "show": Action("print a recipe's file and where it is", (RECIPE,)),
-    "new": Action("begin a recipe of your own", _NEW),
+    "new": Action("create a recipe of your own", _NEW),
     "schema": Action("print the JSON Schema of recipe files, for editors"),
-    "catalogue": Action("pairs that others published, also without a recipe", _CATALOGUE),
+    "catalogue": Action("list published pairs, also those without a recipe", _CATALOGUE),
     "add": Action(
-        "check a recipe of others and put it among your own; nothing of it is run", (_SOURCE, _OTHERS_NAME, _REPLACE)
+        "check a recipe from elsewhere and add it to yours; nothing in it is run", (_SOURCE, _OTHERS_NAME, _REPLACE)
     ),
     "import": Action("make a recipe of a command: import -- vllm serve MODEL …", (_COMMAND, _OTHERS_NAME, _REPLACE)),
-    "update": Action("put a newer catalogue in place of the one here, after it was checked", (_SOURCE,)),
+    "update": Action("check a newer catalogue and replace the one here", (_SOURCE,)),
 }
-_VERBOSE = switch("-v --verbose", "all that is known of it, not only what decides")
-_PAGE_CACHE = switch("--release-page-cache", "give the page cache of the models' files back to the system")
+_VERBOSE = switch("-v --verbose", "show every detail")
+_PAGE_CACHE = switch("--release-page-cache", "release the page cache of the models' files")
 _DOCTOR = (ANY_RECIPE, _PAGE_CACHE, *PLAN, INSTALL_PEERS, JSON)
 _RECORDING = "`sample` (shipped, from a real H200), a file of `export`, or a run as in `ps --all`"
-_AT = "begin this long after the launch (default: in the panel shortly before it is up, or ends; as lines 0)"
+_AT = "start this long after the launch (default: in the panel shortly before it is up or ends, as lines 0)"
 _REPLAY = (
     argument("recording", "RUN|FILE", _RECORDING),
-    option("--speed N", "times as fast (default: 4 in the panel, at once as lines)"),
+    option("--speed N", "playback speed (default: 4 in the panel, unlimited as lines)"),
     option("--at SECONDS", _AT),
-    switch("--plain", "lines instead of the panel, as `attach --plain` gives"),
+    switch("--plain", "print lines instead of opening the panel"),
     *WATCH,
 )
-_PROMPTS = "keep the prompts and answers that the log may quote; access tokens are always left out"
+_PROMPTS = "keep the prompts and answers that the log may quote; access tokens are always removed"
 _EXPORT = (
     RUN,
     option("-o --output FILE", "the file to write (default: RUN.zip here)"),
     switch("--with-prompts", _PROMPTS),
     JSON,
 )
-_ENGINE = argument("engine", "ENGINE", "its folder, the folder's name, or the start of that")
+_ENGINE = argument("engine", "ENGINE", "its folder, the folder's name, or a prefix of that")
 _FOLDER = argument("folder", "FOLDER", "the environment's folder, with bin/vllm in it")
 _ENGINE_ACTIONS = {
     "list": Action("the engines of this machine"),
     "install": Action("build the engine that a recipe needs, without launching", (RECIPE, *PLAN, TRUST)),
-    "inspect": Action("what is in it, and the status of its patches", (_ENGINE,)),
+    "inspect": Action("show its contents, and the status of its patches", (_ENGINE,)),
     "remove": Action("delete it", (_ENGINE,)),
     "adopt": Action("use an environment that you made yourself", (_FOLDER,)),
 }
@@ -494,15 +494,15 @@ _PATCH = (
     option("--only PATCH", "this patch only; may be repeated", action="append", default=[]),
     *PLAN,
 )
-_DRY_RUN = switch("--dry-run", "say what it would do, and make nothing")
+_DRY_RUN = switch("--dry-run", "say what would be done, without doing it")
 _PATCH_ACTIONS = {
-    "apply": Action("make an engine with what it needs", (*_PATCH, _DRY_RUN, TRUST)),
-    "status": Action("the status of each patch", _PATCH),
-    "diff": Action("what they change, as a unified diff", _PATCH),
-    "revert": Action("nothing to undo: name the engine without patches, which is still there", _PATCH),
-    "verify": Action("compare the files with those that were installed; exit code 5 when one differs", _PATCH),
+    "apply": Action("make an engine with the patches that it needs", (*_PATCH, _DRY_RUN, TRUST)),
+    "status": Action("show the status of each patch", _PATCH),
+    "diff": Action("show their changes as a unified diff", _PATCH),
+    "revert": Action("nothing to undo: print the unpatched engine, which still exists", _PATCH),
+    "verify": Action("compare the files with the installed ones; exit code 5 if any differs", _PATCH),
 }
-_AGE = "only those that were last written to at least this long ago, such as 12h (default: 30d)"
+_AGE = "only runs that were last written to at least this long ago, such as 12h (default: 30d)"
 _PRUNE = (
     option("--older-than TIME", _AGE, default=30 * 86_400.0),
     OneOf((switch("--yes", "remove them"), switch("--dry-run", "only list them (as without --yes)"))),
@@ -511,10 +511,10 @@ _THESE_STARTS = argument("recipe", "RECIPE", "only this recipe's starts", nargs=
 _RUNS_ACTIONS = {
     "list": Action("as `ps --all`"),
     "history": Action("how long starts took here: eager and compile, cold and cached", (_THESE_STARTS,)),
-    "prune": Action("list the runs that ended long ago, with --yes remove them", _PRUNE),
+    "prune": Action("list runs that ended long ago; with --yes remove them", _PRUNE),
 }
 _SHELL = argument("shell", "SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish"))
-_PLAIN = switch("--plain", "lines instead of the panel")
+_PLAIN = switch("--plain", "print lines instead of opening the panel")
 _ATTACH_VALUES = {"foreground": False, "detach": False}  # `attach` calls a part of `up`, which reads these
 _LISTED = "actions (default: list)"
 _AB_TITLE = "actions (`ab RECIPE` is short for `ab run RECIPE`)"
@@ -528,12 +528,12 @@ COMMANDS = {
     ),
     "ps": ProgramCommand("run", "list the servers, and how other programs reach them", "servers", _PS),
     "logs": ProgramCommand("run", "print a server's log", "logs", _LOGS),
-    "stop": ProgramCommand("run", "end a server and all its processes, or what outlived one", "servers", _STOP),
+    "stop": ProgramCommand("run", "stop a server and its processes, or those that outlived one", "servers", _STOP),
     "chat": ProgramCommand("run", "talk with a server, a line at a time; also in a pipe", "chat", _CHAT),
-    "service": ProgramCommand("run", "print a unit of systemd --user that runs a recipe", "plan", _SERVICE),
+    "service": ProgramCommand("run", "print a systemd --user unit that runs a recipe", "plan", _SERVICE),
     "bench": ProgramCommand("measure", "send a suite of prompts and measure each request", "bench", _BENCH),
     "ab": ProgramCommand(
-        "measure", "compare a recipe with one thing varied, as eager with compile", "experiments",
+        "measure", "compare a recipe with one setting varied, such as eager with compile", "experiments",
         actions=_AB_ACTIONS, default="run", title=_AB_TITLE,
     ),
     "tune": ProgramCommand(
@@ -544,10 +544,12 @@ COMMANDS = {
         "measure", "check that a pair works, and that speculation changes no answer", "verify", _VERIFY,
         values=_VERIFY_VALUES,
     ),
-    "report": ProgramCommand("measure", "a run or an A/B as Markdown, JSON or a picture; or two", "report", _REPORT),
+    "report": ProgramCommand(
+        "measure", "report a run or an A/B as Markdown, JSON or a picture, or compare two", "report", _REPORT
+    ),
     "gpus": ProgramCommand("look", "show the GPUs", "plan", (JSON,)),
     "recipes": ProgramCommand(
-        "look", "list, check, show, begin, add or import recipes", "recipes",
+        "look", "list, check, show, create, add or import recipes", "recipes",
         actions=_RECIPES_ACTIONS, default="list", title=_LISTED,
     ),
     "plan": ProgramCommand(
@@ -556,23 +558,23 @@ COMMANDS = {
     ),
     "doctor": ProgramCommand("look", "check the machine, and a recipe's launch on it", "plan", _DOCTOR),
     "why": ProgramCommand("look", "say why a server failed or is slow, and what may help", "logs", _WHY),
-    "replay": ProgramCommand("look", "play a recorded run again, with its own clock", "recordings", _REPLAY),
-    "export": ProgramCommand("look", "write a run into one file that `replay` reads", "recordings", _EXPORT),
+    "replay": ProgramCommand("look", "replay a recorded run", "recordings", _REPLAY),
+    "export": ProgramCommand("look", "write a run to one file for `replay`", "recordings", _EXPORT),
     "engine": ProgramCommand(
         "set up", "list, install, inspect, adopt or remove vLLM environments", "engines", actions=_ENGINE_ACTIONS
     ),
     "patch": ProgramCommand(
-        "set up", "status, diff, apply, revert, verify the changes of vLLM's files", "engines", actions=_PATCH_ACTIONS
+        "set up", "show, apply or verify patches of vLLM's files", "engines", actions=_PATCH_ACTIONS
     ),
-    "disk": ProgramCommand("set up", "what takes room on the disk, and how each is removed", "housekeeping", (JSON,)),
+    "disk": ProgramCommand("set up", "show what uses disk space, and how to remove it", "housekeeping", (JSON,)),
     "runs": ProgramCommand(
         "set up", "list all runs and how long starts took, or remove old ones", "servers",
         actions=_RUNS_ACTIONS, default="list", title=_LISTED,
     ),
     "completion": ProgramCommand(
-        "set up", "print a script by which a shell completes commands", "housekeeping", (_SHELL,)
+        "set up", "print a shell completion script", "housekeeping", (_SHELL,)
     ),
     "agent": ProgramCommand(
-        "", "what another dflash-tui runs here over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
+        "", "started by another dflash-tui over ssh", "hosts", (argument("verb", "VERB", "what to do"),)
     ),
 }  # fmt: skip

@@ -20,14 +20,13 @@ from dflash_tui.engines import download, model_config
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.launch import recipe_files, recipe_trust
-from dflash_tui.launch.recipe_trust import Ingredient
+from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.monitoring.server_identity import find_server
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.derivation.catalogue import CataloguePair
-from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.derivation.pair import DerivedPair
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.patch_file import Patch
@@ -148,10 +147,9 @@ def _list_drafters(target: str, method: Method | None) -> list[str]:
     rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
     if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
         rows += _read_tree(target, method, {row.drafter for row in rows})
-    arranged = arrange_by_precision(rows, target, lambda row: row.drafter or row.text)
-    for row, is_own in arranged:
-        print_status(f"{row.source:8} {row.text}{f'; {OWN_PRECISION}' if is_own else ''}")
-    return [row.drafter for row, _ in arranged if row.drafter]
+    for row in rows:
+        print_status(f"{row.source:8} {row.text}")
+    return [row.drafter for row in rows if row.drafter]
 
 
 def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
@@ -176,30 +174,25 @@ def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
     """Ensure that the plans may be launched; ask for trust in parts that are not shipped."""
-    untrusted = recipe_trust.find_untrusted(recipe, plans)
-    if ingredients := untrusted.ingredients:
-        if not args.trust:
-            _ask_trust(recipe.name, ingredients, recipe_trust.build_untrusted_error(recipe, ingredients), args)
-        recipe_trust.trust_shown(untrusted)
+    _ask_trust(recipe.name, recipe_trust.find_untrusted(recipe, plans), args)
 
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
     """Ensure that the patches may be applied to `engine`; ask for trust in those that are not shipped."""
-    untrusted = recipe_trust.find_untrusted_patches(patches)
-    if ingredients := untrusted.ingredients:
-        if not args.trust:
-            error = recipe_trust.build_untrusted_patch_error(untrusted)
-            _ask_trust(f"vLLM in {engine.folder}", ingredients, error, args)
-        recipe_trust.trust_shown(untrusted)
+    _ask_trust(f"vLLM in {engine.folder}", recipe_trust.find_untrusted_patches(patches), args)
 
 
-def _ask_trust(name: str, ingredients: Iterable[Ingredient], error: UsageError, args: argparse.Namespace) -> None:
-    if args.json or not can_ask():
-        raise error
-    print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
-    print_status("\n".join(f"  {ingredient}" for ingredient in ingredients))
-    if not ask_yes("Run it? You are asked again only when it changes."):
-        raise UsageError(f"{name} is not trusted; nothing was started")
+def _ask_trust(name: str, untrusted: Untrusted, args: argparse.Namespace) -> None:
+    if not untrusted.contents:
+        return
+    if not args.trust:
+        if args.json or not can_ask():
+            raise untrusted.build_error()
+        print_status(f"{name} has parts that are not shipped with dflash-tui. They can run code as you:")
+        print_status("\n".join(f"  {ingredient}" for ingredient in untrusted.ingredients))
+        if not ask_yes("Run it? You are asked again only when it changes."):
+            raise UsageError(f"{name} is not trusted; nothing was started")
+    recipe_trust.trust_shown(untrusted)
 
 
 def choose_server(args: argparse.Namespace) -> Server:
@@ -215,7 +208,7 @@ def choose_server(args: argparse.Namespace) -> Server:
 @contextmanager
 def report_slowness(address: str) -> Iterator[None]:
     """Print a note if a server takes long to answer in the block."""
-    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C ends it"
+    text = f"{address} has not answered within {_SLOW:.0f} s; still waiting, Ctrl-C cancels"
     timer = threading.Timer(_SLOW, print_status, [text])
     timer.daemon = True
     timer.start()
@@ -225,7 +218,7 @@ def report_slowness(address: str) -> Iterator[None]:
         timer.cancel()
 
 
-def ensure_dataset(words: str | None, *, as_json: bool = False) -> None:
+def ensure_dataset(words: str | None) -> None:
     """Fetch the data set of the suite `words` if this machine lacks it."""
     if words and (name := suites.name_missing_dataset(words)) is not None:
-        asyncio.run(download.fetch_dataset(name, PreparingLines(as_json=as_json)))
+        asyncio.run(download.fetch_dataset(name, PreparingLines()))

@@ -77,14 +77,14 @@ def explain_resource_limit(error: BaseException | None) -> DflashError | None:
         errors = [explain_resource_limit(member) for member in error.exceptions]
         return errors[0] if all(errors) else None
     if isinstance(error, MemoryError):
-        return DflashError("the limit of memory is reached", hint="`ulimit -v` is the limit, `free -h` what there is")
+        return DflashError("the memory limit is reached", hint="`ulimit -v` shows the limit, `free -h` the free memory")
     # A refused thread has no error class of its own, and a refused fork raises BlockingIOError.
     thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     process = isinstance(error, BlockingIOError) and error.strerror == os.strerror(errno.EAGAIN)
     if not thread and not process:
         return None
-    what = "the limit of processes or threads is reached"
-    return DflashError(what, evidence=str(error), hint="`ulimit -u` is the limit, `ps -u $USER` who runs")
+    what = "the limit on processes or threads is reached"
+    return DflashError(what, evidence=str(error), hint="`ulimit -u` shows the limit, `ps -u $USER` your processes")
 
 
 def suggest_write_fix(error: OSError) -> str:

@@ -103,6 +103,11 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
+def format_synthetic(why: str) -> str:
+    """Return the label of figures that are not a real model's, and why; empty if they are."""
+    return f"not a real model's figures: {why}" if why else ""
+
+
 def truncate(text: str, width: int) -> str:
     """Return `text` in at most `width` characters, with an ellipsis if it is cut."""
     if len(text) <= width:
@@ -282,7 +287,7 @@ def name_program() -> str:
 
 
 def name_commands(text: str) -> str:
-    """Return a text with this program's commands as the user types them, with `--host` from another machine."""
+    """Return a text with dflash-tui's commands as the user types them, with `--host` if run from another machine."""
     program = name_program()
     if program == _PROGRAM:
         return text

@@ -67,7 +67,7 @@ _AREAS = (
          r"arg_utils|vllm[/\\]config|configuration_|transformers_utils",
          "Read the message: it names what vLLM refuses."),
     Area("the model's code", r"$^", r"model_executor[/\\]models|transformers[/\\]models",
-         "Use a newer vLLM or {engine}; without speculation shows whether the drafter is why."),
+         "Use a newer vLLM or {engine}; without speculation shows whether the drafter is the cause."),
 )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ _KILLED = "Launch again. The system also kills processes when it is out of memor
 _EXITS = {
     "oom_killed": (
         "the kernel killed it: out of memory",
-        "Give the server less memory, or stop what else uses it, then launch again.",
+        "Give the server less memory, or stop other programs that use it, then launch again.",
     ),
     "gpu_fault": ("the GPU or its driver failed", "See dmesg; reset the GPU or reboot, then launch again."),
     "engine_killed": ("the engine process was killed from outside, and the server exited after it", _KILLED),
@@ -129,13 +129,13 @@ _EXITS = {
         "Launch again; `last -x | head` and `journalctl -b -1 -e` may say why it went down.",
     ),
     "terminated": (
-        "it was asked to stop (SIGTERM or SIGINT), not by dflash-tui",
+        "it received SIGTERM or SIGINT, not from dflash-tui",
         "Launch again; closing a login session or a container stops what runs in it.",
     ),
     "killed": ("the server process was killed from outside (SIGKILL)", _KILLED),
     "crashed": (
         "it crashed in native code, without a Python traceback",
-        "Another attention backend may avoid it, or eager mode where it was another; report it to vLLM.",
+        "Another attention backend or eager mode may avoid it; report it to vLLM.",
     ),
 }
 
@@ -232,7 +232,7 @@ def _complete_circumstances(circumstances: Circumstances, state: RunState) -> Ci
 
 def _describe_failure(state: RunState) -> str:
     if state.exit is None:
-        return "the server runs but does not answer as it should"
+        return "the server runs but does not respond correctly"
     first = state.startup.first_request
     when = "exited before it was ready" if state.up_at is None else "failed while serving"
     if state.up_at is not None and first is not None and first.error:
@@ -310,7 +310,7 @@ def _explain_match(match: FailureMatch, circumstances: Circumstances) -> Diagnos
     sure: Confidence = "likely" if failure.likely or failure.role is Role.CONSEQUENCE else "certain"
     fix = [match.fix]
     if failure.fixed_in and not circumstances.is_in(f">={failure.fixed_in}"):
-        fix.append(f"vLLM {failure.fixed_in} and newer do not fail like this.")
+        fix.append(f"vLLM {failure.fixed_in} and newer have a fix.")
     return Diagnosis("", match.kind, match.cause, (), tuple(fix), match.log_values, failure.link, "", sure)
 
 
@@ -362,13 +362,13 @@ def _diagnose_unknown(state: RunState, circumstances: Circumstances) -> Diagnosi
         message = problem.text.split("\n")
         area = guess_area(problem.text, problem.frames)
         where = f", probably in {area.name}" if area else ""
-        cause = f"an error that dflash-tui does not know{where}: {truncate_middle(message[0], _LONGEST_MESSAGE)}"
+        cause = f"an error unknown to dflash-tui{where}: {truncate_middle(message[0], _LONGEST_MESSAGE)}"
         evidence = (*message, *list_telling_frames(problem.frames))
         steps = (area.advice.format_map(circumstances.advice_values), fix) if area else (fix,)
         return Diagnosis("", UNKNOWN, cause, evidence, steps, confidence="guess", process=problem.process)
     cause = "the server answers requests with errors" if state.exit is None else "the log ends without an error"
     if state.exit and state.exit.code is None:  # only the parent process knows the exit code
-        cause += ", so that it was probably killed, often by the system because it is out of memory"
+        cause += ": it was probably killed, often by the system when out of memory"
     last = [line.text for line in state.lines if not _NOISE.search(line.text)][-_LAST_LINES:]
     return Diagnosis("", UNKNOWN, cause, () if state.exit is None else tuple(last), (fix,), confidence="guess")
 

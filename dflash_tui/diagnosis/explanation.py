@@ -66,7 +66,7 @@ def name_phase(state: RunState) -> str:
 
 _NARROWEST = 40
 _BACKENDS = {"moe": "MoE", "gemm": "GEMM"}
-_SURE = {"certain": "certain", "likely": "likely, the message may have other reasons", "guess": "a guess"}
+_SURE = {"certain": "certain", "likely": "likely; the message can have other causes", "guess": "a guess"}
 
 
 def format_explanation(explanation: Explanation, width: int) -> str:

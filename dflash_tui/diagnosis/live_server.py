@@ -94,7 +94,7 @@ def explain_url(url: str) -> Explanation:
     well = f"{server.url} answers, and nothing shows that it is slow or wrong"
     explanation = explain_alarms(find_all_alarms(state, time.time()), state, well)
     finished = pluralize(round(state.readings[-1].counters.finished), "request")
-    notes = (f"{server.identity.model or 'its model is not told'}: by its counters since its start ({finished}) and "
+    notes = (f"{server.identity.model or 'its model is unknown'}: by its counters since its start ({finished}) and "
              f"the last {WINDOW:.0f} s; for more {_LOG_HINT}",)  # fmt: skip
     version = server.identity.version if server.identity.version != "version unknown" else ""
     return msgspec.structs.replace(_add_figures(explanation, state, version), notes=notes)
@@ -133,7 +133,7 @@ async def _explain_other(server: ForeignServer, detail: str) -> Explanation:
                  for sample in samples if (words := kind.figures.get(sample.name))]  # fmt: skip
     if kind and kind.name == "vLLM":
         told = sum(name.startswith(kind.series) for name in series)
-        why = "this release may call them otherwise" if told else "--disable-log-stats leaves them out"
+        why = "this release may name them differently" if told else "--disable-log-stats omits them"
         cause = f"{server.url} is vLLM, and its /metrics has none of the counters that are read here: {why}"
         return Explanation("unknown metrics", cause, (*read, f"{told} series of vLLM in /metrics"), (_LOG_HINT,))
     what = f"is {kind.name}, not vLLM" if kind else "serves models, and is not vLLM"

@@ -98,7 +98,7 @@ def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, 
     if near.kind in _WAITED and ranks:
         names = " and ".join(rank.name for rank in ranks)
         why = states or "it was suspended, its host or the cable was gone, or it compiled for longer than the time-out"
-        cause = f"{names} did not answer in time, and no error is in that log: {why}"
+        cause = f"{names} did not answer in time, and its log has no error: {why}"
         fixes = (
             "Check the cable and the other host (dflash-tui doctor RECIPE --peer HOST), then launch again.",
             "If the first request compiles for long there: --set env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=1800.",
@@ -240,8 +240,8 @@ def build_bug_report(run: Run, state: RunState, diagnosis: Diagnosis) -> str:
         scrub_text(f"`vllm serve`{method}: {diagnosis.what}.", run),
         "## Versions\n\n" + "\n".join(scrub_text(line, run) for line in versions),
         f"## Command\n\n{_code_block([format_command(run.plan)], run)}",
-        f"## What shows it\n\n{_code_block(diagnosis.evidence, run)}",
-        f"## The log around it\n\n{_code_block(_log_around(state), run)}",
+        f"## Evidence\n\n{_code_block(diagnosis.evidence, run)}",
+        f"## Log excerpt\n\n{_code_block(_log_around(state), run)}",
     ]
     return "\n\n".join(parts) + "\n"
 

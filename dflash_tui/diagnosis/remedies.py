@@ -51,7 +51,7 @@ def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) 
     if rule := _BY_KIND.get(kind):
         remedies += rule(diagnosis, plan)
     if kind == "port_in_use" and port:
-        remedies.append(Remedy(f"take port {port}, which is free", LaunchChanges(port=port)))
+        remedies.append(Remedy(f"use port {port}, which is free", LaunchChanges(port=port)))
     remedies += _by_hand(kind, plan)
     if kind in _TRITON and not plan.on_cpu and plan.num_speculative_tokens and "TRITON_ATTN" not in " ".join(plan.argv):
         remedies.append(Remedy("TRITON_ATTN for the drafter", _setting("speculation.attention_backend", "TRITON_ATTN")))
@@ -59,9 +59,9 @@ def propose_remedies(diagnosis: Diagnosis, plan: Plan, port: int | None = None) 
         remedies.append(Remedy("eager mode, which compiles nothing", LaunchChanges(mode=Mode.EAGER)))
     if kind in {"device_fault", "spec_width", "spec_mask", "crashed", UNKNOWN} and plan.num_speculative_tokens:
         without = LaunchChanges(num_speculative_tokens=0)
-        remedies.append(Remedy("without speculation, to see whether the drafter is why", without))
+        remedies.append(Remedy("without speculation, to see whether the drafter is the cause", without))
     if kind in _AGAIN:
-        remedies.append(Remedy("launch again as it was"))
+        remedies.append(Remedy("launch again unchanged"))
     return tuple(
         remedy
         for place, remedy in enumerate(remedies)
@@ -160,13 +160,13 @@ def _shorten_context(diagnosis: Diagnosis, _plan: Plan) -> Iterator[Remedy]:
     words = re.findall(r"=(\d+(?:\.\d+)?)", diagnosis.log_values.get("derived", ""))
     made_for = [number for number in map(_number, words) if number is not None]
     if made_for and (length := int(min(made_for))) > 0:
-        yield Remedy(f"max-model-len {length}, what the model was made for", _setting("max-model-len", str(length)))
+        yield Remedy(f"max-model-len {length}, the model's own limit", _setting("max-model-len", str(length)))
 
 
 def _use_less_memory(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     for flag in ("max-num-batched-tokens", "max-num-seqs"):
         if (now := _number(plan.find_flag(flag))) and now >= 2:
-            yield Remedy(f"{flag} {now / 2:.0f}, half of what it is", _setting(flag, f"{now / 2:.0f}"))
+            yield Remedy(f"{flag} {now / 2:.0f}, half the present value", _setting(flag, f"{now / 2:.0f}"))
     share = _number(plan.find_flag("gpu-memory-utilization"))
     if share and (less := round(share - _SHARE_STEP, 2)) >= _LEAST_SHARE:
         yield Remedy(f"gpu-memory-utilization {less:g}", _setting("gpu-memory-utilization", f"{less:g}"))
@@ -184,7 +184,7 @@ def _remove_argument(diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
 
 def _go_online(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
     if "HF_HUB_OFFLINE" in plan.env:
-        yield Remedy("with the hub: HF_HUB_OFFLINE taken away", _without(plan, "env.HF_HUB_OFFLINE"))
+        yield Remedy("with access to the hub: HF_HUB_OFFLINE unset", _without(plan, "env.HF_HUB_OFFLINE"))
 
 
 def _raise_token_budget(_diagnosis: Diagnosis, plan: Plan) -> Iterator[Remedy]:
@@ -214,12 +214,12 @@ _BY_KIND: dict[str, _Rule] = {
     "arguments": _remove_argument,
     "hub_offline": _go_online,
     "gated": lambda _diagnosis, _plan: iter((Remedy("with a token that may read the model", needs="HF_TOKEN"),)),
-    "timeout": _set("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600", "ten minutes for a step"),
-    "ready_timeout": _set("env.VLLM_ENGINE_READY_TIMEOUT_S", "3600", "an hour until the engine is ready"),
-    "compile_cache": _set("env.VLLM_DISABLE_COMPILE_CACHE", "1", "without the cache of torch.compile"),
-    "ray_memory": _set("env.RAY_memory_monitor_refresh_ms", "0", "without Ray's monitor of the memory"),
+    "timeout": _set("env.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "600", "ten minutes until a step must end"),
+    "ready_timeout": _set("env.VLLM_ENGINE_READY_TIMEOUT_S", "3600", "one hour until the engine must be ready"),
+    "compile_cache": _set("env.VLLM_DISABLE_COMPILE_CACHE", "1", "without torch.compile's cache"),
+    "ray_memory": _set("env.RAY_memory_monitor_refresh_ms", "0", "without Ray's memory monitor"),
     "token_budget": _raise_token_budget,
-    "forked": _set("start.fork", "false", "with an engine process that is spawned"),
+    "forked": _set("start.fork", "false", "with a spawned engine process"),
     "attention_head": _remove("attention-backend"),
     "attention_dtype": _remove("kv-cache-dtype"),
     "attention": _remove("attention-backend"),

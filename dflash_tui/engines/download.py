@@ -259,7 +259,7 @@ async def fetch_dataset(name: str, report: Callable[[Preparing], None]) -> Path:
         source = _find_cached(repo, dataset.file)
         if source is None:
             evidence = f"{error.access}: {error.detail}"
-            do = "try again where the hub answers, or give a file: --dataset FILE"
+            do = "try again when the hub is reachable, or give a file: --dataset FILE"
             raise DflashError(f"{repo} cannot be fetched", evidence=evidence, hint=do) from None
     else:
         files = [file for file in model_hub.list_files(info) if fnmatch.fnmatchcase(file.name, dataset.file)]

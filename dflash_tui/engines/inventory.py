@@ -86,7 +86,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def find_engine_by_name(name: str) -> Engine:
-    """Return the engine called `name`: its folder, the folder's name, or the start of that name.
+    """Return the engine called `name`: its folder, the folder's name, or a prefix of that name.
 
     If several match, an unpatched engine is preferred.
 
@@ -113,40 +113,28 @@ def find_engine_by_name(name: str) -> Engine:
 
 
 def list_unused_engines() -> list[UnusedEngine]:
-    """Return installed and adopted engines that exist but cannot be used, with the reason.
-
-    Unfinished ones, and those that are being removed, are in `list_leftovers`.
-    """
-    marked = [path for path in paths.engines_folder().glob("[!.]*") if os.path.lexists(path / environments.MARKER)]
-    ours = map(environments.find_unused_engine, sorted(marked))
+    """Return engines that exist but cannot be used, with the reason: broken, incomplete, or gone since adopted."""
+    ours = map(_find_unused_folder, sorted(paths.engines_folder().glob("*")))
     return [unused for unused in (*ours, *map(_find_unused_record, sorted(_records().glob("*.json")))) if unused]
 
 
 def list_leftovers() -> list[Path]:
-    """Return folders left by killed installations and removals; reinstalling the same engine removes its own."""
-    removed, folders = paths.engines_folder().glob(".removing-*"), paths.engines_folder().glob("[!.]*")
-    made = paths.engines_folder().glob(f"{environments.MAKING}*")
-    # A moved engine still has its marker; folders that were never environments are ignored.
-    incomplete = (path for path in folders if _was_begun(path) and not os.path.lexists(path / environments.MARKER))
-    return sorted([*removed, *made, *incomplete])
+    """Return the folders of our own engines that cannot be used, as after a killed installation or removal."""
+    return [unused.folder for unused in list_unused_engines() if unused.folder.parent == paths.engines_folder()]
 
 
-def _was_begun(folder: Path) -> bool:
-    return (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
-
-
-def is_busy(folder: Path) -> bool:
-    """Whether an engine is being installed in `folder` or removed from it."""
+def _find_unused_folder(folder: Path) -> UnusedEngine | None:
+    if not folder.name.startswith(".") and os.path.lexists(folder / environments.MARKER):
+        return environments.find_unused_engine(folder)
+    # A folder that was never an environment is ignored.
+    was_begun = (folder / "pyvenv.cfg").is_file() or folder.with_name(f".{folder.name}.lock").exists()
+    if not (folder.is_dir() and (was_begun or folder.name.startswith((".removing-", environments.MAKING)))):
+        return None
     try:
         with _hold_install_lock(folder):
-            return False
-    except UsageError:
-        return True
-
-
-def list_broken_engines() -> list[Path]:
-    """Return the folders of our engines that exist but cannot be used."""
-    return [engine.folder for engine in list_unused_engines() if engine.folder.parent == paths.engines_folder()]
+            return UnusedEngine(folder, "it is incomplete", f"`dflash-tui engine remove {folder.name}` removes it")
+    except UsageError as error:
+        return UnusedEngine(folder, "it is being installed", error.hint)
 
 
 def clear_leftover(folder: Path) -> None:
@@ -293,7 +281,7 @@ def _find_unused_record(record: Path) -> UnusedEngine | None:
             record, "it is not a record of an adopted engine", f"rm {record}, and adopt the engine again"
         )
     if not engine.python.exists():
-        hint = f"when it is back it is used again; rm {record} forgets it"
+        hint = f"it is used again once its Python is back; rm {record} forgets it"
         return UnusedEngine(Path(engine.folder), f"its Python is gone ({engine.python})", hint)
     return None
 

@@ -93,7 +93,7 @@ async def run_uv(argv: list[str], progress: InstallProgress, lock: int, recorded
         if limit := explain_resource_limit(error):
             raise limit from None
         what = f"uv, which installs {progress.what}, cannot be run"
-        hint = "reinstall dflash-tui, which brings uv; nothing incomplete was left"
+        hint = "reinstall dflash-tui, which includes uv; nothing incomplete was left"
         raise EngineError(what, evidence=str(error), hint=hint) from None
     progress.pid = process.pid
     assert process.stdout is not None  # noqa: S101 - both are PIPE
@@ -151,11 +151,11 @@ _ADVICE = (
     ),
     (
         r"temporarily unavailable|os error 11\b",
-        "uv may start no more threads: `ulimit -u` is the limit, `ps -u $USER` who runs",
+        "uv cannot start more threads: `ulimit -u` shows the limit, `ps -u $USER` your processes",
     ),
     (
         r"unknownissuer|certificate",
-        "the network shows a certificate of its own, as a company's proxy does: export UV_SYSTEM_CERTS=1 for those of "
+        "the network presents its own certificate, as company proxies do: export UV_SYSTEM_CERTS=1 for those of "
         "the system, or SSL_CERT_FILE=/its.pem, and run the same command again",
     ),
     (
@@ -169,14 +169,14 @@ _ADVICE = (
 def advise_on_install_error(evidence: str, recorded: Path) -> str:
     """Return what to do about an error of uv, by the first known pattern in its message."""
     if "Hash mismatch" in evidence and recorded.exists():
-        return f"the file is not that of the first installation: find out who changed it; if you did: rm {recorded}"
+        return f"the file differs from the first installation's: find out why; if you changed it: rm {recorded}"
     if advice := next((advice for signs, advice in _ADVICE if re.search(signs, evidence, re.IGNORECASE)), ""):
         return advice
     if recorded.exists():
-        return f"its packages are those of the first installation; to resolve them again: rm {recorded}"
+        return f"its packages are pinned by the first installation; to resolve them again: rm {recorded}"
     return (
-        "name a package index or wheel folder that has what is asked for (UV_DEFAULT_INDEX, UV_FIND_LINKS), or correct "
-        "the recipe's `engine` part"
+        "name a package index or wheel folder that has the requested packages (UV_DEFAULT_INDEX, UV_FIND_LINKS), "
+        "or correct the recipe's `engine` part"
     )
 
 

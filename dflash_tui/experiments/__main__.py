@@ -74,7 +74,7 @@ def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
     compared = [name for name in LAUNCH_IDENTITY_FIELDS if name != "start"]
     if changed := [name for name in compared if getattr(planned.plan, name) != getattr(arm.plan, name)]:
         what = f"{arm.plan.recipe} has changed since the experiment began"
-        raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", hint="begin a new one")
+        raise UsageError(what, evidence=f"{arm.name}: {', '.join(changed)} differ", hint="start a new one")
     return planned.resolved
 
 

@@ -225,7 +225,7 @@ class _Watch(NamedTuple):
             raise DflashError(
                 f"{self.design.arms[self.design.order[number]].name}: the server rejected the prompt {request.kind}",
                 evidence=request.error,
-                hint="begin a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
+                hint="start a new A/B: choose other prompts with --suite, or allow longer ones with max-model-len",
             )
         if request.error and run:  # it may be the first sign of a dying server
             deadline = time.monotonic() + _DYING_SECONDS
@@ -261,7 +261,7 @@ class _Watch(NamedTuple):
             if time.monotonic() > deadline:
                 sample = self.state.ranks.get(unseen[0].rank)
                 how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
-                raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} was not at work after the rounds: {how}")
+                raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} did no work during the rounds: {how}")
             await self._pause()
 
     async def measure_requests(self, boot: Boot) -> Boot:
@@ -417,7 +417,7 @@ async def _check_answer(scorer: TokenScorer, theirs: KeptAnswer, ours: KeptAnswe
         return replace(check, error=bounded_http.describe_failure(error))
     shifts, place = measure_shifts(tokens, decoded, read), locate_difference(ours_tokens, theirs_tokens)
     if place is not None and place >= room:
-        return replace(check, error=f"the answers part after {most} tokens")
+        return replace(check, error=f"the answers diverge after {most} tokens")
     worst = max(range(len(gaps)), key=gaps.__getitem__)
     return replace(
         check,

@@ -99,7 +99,7 @@ def _require_same_link(plan: Plan, peers: Sequence[Peer]) -> None:
     if now.hosts != plan.cluster.hosts:
         ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now)]
         what = "the link between the hosts has changed since the experiment began"
-        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[1]}", hint="begin a new one")
+        raise UsageError(what, evidence=f"then {ends[0]}, now {ends[1]}", hint="start a new one")
 
 
 def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFacts, ...]:

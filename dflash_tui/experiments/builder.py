@@ -39,7 +39,7 @@ from dflash_tui.runs import lifecycle
 LAUNCH_IDENTITY_FIELDS = (
     "argv", "env", "patches", "disabled_patches", "engine_folder", "models_folder", "gpus", "port", "start",
 )  # fmt: skip
-_HOW_TO_DIFFER = "name what is ours: --mode, --num-speculative-tokens, --set patches.NAME=true, or a flag with --set"
+_HOW_TO_DIFFER = "say what `ours` changes: --mode, --num-speculative-tokens, --set patches.NAME=true or another --set"
 # Tokens of context: the longest prompt of `field` has about 9,000, and tokenizers differ.
 _ROOM = 16_384
 # The longest prompt of `contexts` has about 33,000.
@@ -279,7 +279,7 @@ def _choose_temperature(request: ExperimentRequest, arms: tuple[Arm, ...], varie
     if temperature is None and (varied.key in {variation.STOCK_KEY, variation.URL} or not changes):
         temperature = 0.0
     if temperature == 0 and request.top_p is not None:
-        raise UsageError("--top-p changes nothing at temperature 0", hint="--temperature T, above 0, is drawn by it")
+        raise UsageError("--top-p changes nothing at temperature 0", hint="add --temperature T above 0")
     return temperature
 
 
@@ -298,7 +298,7 @@ def _plan_arms(
         arm = Arm(name, request, planned.plan)
         meant = [earlier for earlier in arms if not name.startswith(f"{earlier.name} (")]  # `eager (2)` is a repetition
         if alike := next((earlier for earlier in meant if are_alike(earlier, arm)), None):
-            what = f"{varied.key}: {alike.name} and {name} come to the same launch"
+            what = f"{varied.key}: {alike.name} and {name} result in the same launch"
             if varied.key == variation.STOCK_KEY:
                 raise VariationError(what, hint=_HOW_TO_DIFFER)
             raise VariationError(what, example=f"{varied.key}={name},{name} compares a launch with itself")

@@ -105,7 +105,7 @@ def extend_experiment(design: Design, boots: int) -> None:
     progress = store.read_progress(folder)
     if design.tuning:
         what = f"{design.id} is a tune, which is not extended"
-        raise UsageError(what, hint="begin a new one with a larger budget")
+        raise UsageError(what, hint="start a new one with a larger budget")
     if not progress.finished:
         raise UsageError(f"{design.id} is not over", hint=f"dflash-tui {design.command_word} resume {design.id}")
     _require_no_driver(folder, design)

@@ -29,7 +29,7 @@ _MEASURED_ALIKE = {
     "temperature": "the temperature differs",
     "top_p": "top-p differs",
     "scale": "the answers' length differs",
-    "fixed": "answers that go on past the model's own end, and answers that do not",
+    "fixed": "only one of them generates past the model's end token",
     "concurrency": "the number of streams differs",
 }
 _PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": "mode", "num_speculative_tokens": "n",
@@ -37,7 +37,7 @@ _PARTS = {"method": "method", "target": "target", "drafter": "drafter", "mode": 
 # Recorded for a boot of an experiment but not for a run.
 _UNRECORDED = (
     "the prompts, their order and the sampling, the GPU's name, the driver, the versions beside the engine's, the "
-    "environment that it was launched from, what the patches made, the power supply, other load on the machine"
+    "environment that it was launched from, what the patches changed, the power supply, other load on the machine"
 )
 
 

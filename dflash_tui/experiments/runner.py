@@ -62,7 +62,7 @@ async def run_experiment(
             store.write_json(folder / store.REPORT, report)
             shutil.rmtree(folder / "cache", ignore_errors=True)
             for left in await remove_far_caches(design):
-                boot.write_driver_log(f"compile caches of the experiment are left on {left}")
+                boot.write_driver_log(f"compile caches of the experiment remain on {left}")
             store.append_event(folder, ExperimentFinished(time.time()))
         except (OSError, DflashError) as error:
             _halt(folder, _describe_error(error), error.what if isinstance(error, boot.UserStepNeeded) else "")

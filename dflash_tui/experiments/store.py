@@ -166,7 +166,7 @@ def find_experiment(name: str | None = None) -> Design:
     if name is not None and (why := list_broken_experiments().get(name)):
         raise UsageError(f"ignoring {experiment_folder(name)}: {why}")
     if not designs:
-        raise UsageError("no experiment yet", hint="dflash-tui ab RECIPE begins one")
+        raise UsageError("no experiment yet", hint="dflash-tui ab RECIPE starts one")
     if name is None:
         return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
     for exact in (

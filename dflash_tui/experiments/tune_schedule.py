@@ -101,7 +101,7 @@ def propose_candidates(
         if why := next((skipped[patch] for patch in asked if patch in skipped), ""):
             proposal.left_out[key] = why
         elif missing:
-            why = f"{', '.join(missing)} is not on this machine, and would be fetched on the budget"
+            why = f"{', '.join(missing)} is not on this machine, and its download would use up the budget"
             proposal.left_out[f"{key}={value}"] = why
         else:
             arm = Arm(name_setting(arms[0].request, request), request, planned.plan)
@@ -203,7 +203,7 @@ def _list_speculation(vllm: Version, plan: Plan, temperature: float | None, left
         elif vllm < Version(first):
             left_out[key] = f"vLLM {vllm} does not have it; {first} does"
         elif key == _DRAFT_SAMPLING and vllm == _WRONG_PROBABILISTIC:
-            left_out[key] = f"answers are others than without drafts in vLLM {vllm} (vllm#54282)"
+            left_out[key] = f"answers differ from those without drafts in vLLM {vllm} (vllm#54282)"
         else:
             axes.append(f"{key}={values}")
     return axes

@@ -111,7 +111,7 @@ def build_tune(
         chosen = tune_schedule.list_axes(resolved, plan, temperature=base.temperature, streams=streams)
     keys = [tune_schedule.list_key(axis) for axis in chosen.axes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise VariationError(f"{twice} is there twice", example=f"{twice}=VALUE,VALUE with all its values")
+        raise VariationError(f"{twice} is given twice", example=f"{twice}=VALUE,VALUE with all its values")
     name = recipe_files.check_name(name or choose_name(base.recipe))
     tuning = Tuning(budget, chosen.axes, name, chosen.left_out)
     design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))
@@ -220,7 +220,7 @@ def _list_comments(progress: Progress, outcome: TuneOutcome, resolved: ResolvedR
     unnamed = [f"--set start.{name}={str(wanted).lower()}" for name, wanted in resolved.start.items()]
     engine = design.arms[outcome.best].request.engine
     unnamed += [f"--engine {engine}"] if engine else []
-    lines += [f"Measured with {' '.join(unnamed)}, which a launch has to name again."] if unnamed else []
+    lines += [f"Measured with {' '.join(unnamed)}, which no recipe can hold: add it to the launch."] if unnamed else []
     lines += [f"The figures say nothing about a real model: {design.synthetic}."] if design.synthetic else []
     return lines
 

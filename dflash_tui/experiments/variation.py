@@ -95,16 +95,16 @@ def parse_variation(words: str, *, least: int = 2, repeated: bool = False) -> Va
     if not equals or not key:
         raise VariationError(f"{words}: expected KEY=VALUE,VALUE", hint=f"what can be varied: {_KNOWN}")
     if key in _FIXED:
-        raise VariationError(f"{key}: it is the same for all arms", hint=f"what can be varied: {_KNOWN}")
+        raise VariationError(f"{key} is the same for all arms", hint=f"what can be varied: {_KNOWN}")
     if key == URL:
         raise VariationError(f"{key}: a server that already runs is an arm of an A/B only")
     if key.replace("_", "-") in _PREFIX_CACHE and not repeated:
-        what = f"{key}: each prompt is made unique so that no cache answers, so this would compare nothing"
+        what = f"{key} has no effect here: each prompt is made unique so that no cache answers"
         do = "--dataset repeat sends the same prompts again and again"
         raise VariationError(what, hint=do)
     values = _split_values(key, values_text)
     if place := find_secret(key, values):
-        what = f"{place}: these are secrets, and arms are called by their values"
+        what = f"{place}: these are secrets, and arms are named by their values"
         raise VariationError(what, hint=f"{advise_on_secret(place)}, the same for all arms")
     if len(values) < least:
         raise VariationError(f"{words}: expected at least two values", example=f"{key}=VALUE,VALUE")
@@ -145,7 +145,7 @@ def build_host_variation(words: str, request: LaunchRequest, width: int) -> Vari
         raise VariationError("hosts needs other hosts", hint="--peer HOST names one")
     numbers = [word.strip() for word in words.partition("=")[2].split(",")]
     if sorted(numbers) != ["1", str(hosts)]:
-        raise VariationError(f"{words}: {hosts} hosts are named with this one", example=f"hosts=1,{hosts}")
+        raise VariationError(f"{words}: {hosts} hosts are given, this one included", example=f"hosts=1,{hosts}")
     share = width // hosts if width % hosts == 0 else width
 
     def build_changes(number: int) -> LaunchChanges:
@@ -167,10 +167,10 @@ def _split_values(key: str, text: str) -> list[str]:
         node = yaml_loader.compose_yaml(line)
     except YamlError as error:
         raise VariationError(
-            f"{key}: expected values separated by commas", evidence=str(error), hint="quote what is text"
+            f"{key}: expected values separated by commas", evidence=str(error), hint="quote text values"
         ) from None
     if not isinstance(node, yaml.SequenceNode) or node.end_mark.index != len(line):
-        raise VariationError(f"{key}: brackets do not match", hint="quote what is text")
+        raise VariationError(f"{key}: brackets do not match", hint="quote text values")
     values = [
         node_value.value
         if isinstance(node_value, yaml.ScalarNode)

@@ -201,9 +201,9 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
     if hosts in {1, resolved.hosts}:
         return resolved
     if resolved.flags.get("distributed-executor-backend") == "ray":
-        raise UsageError("--peer: Ray finds its hosts itself", hint="drop --peer, or the setting of the executor")
+        raise UsageError("--peer: Ray finds its hosts itself", hint="drop --peer, or the executor setting")
     if resolved.hosts > 1:
-        what = f"it is for {resolved.hosts} hosts, and {hosts} are named with this one"
+        what = f"it is for {resolved.hosts} hosts, but {hosts} are given, this one included"
         raise UsageError(what, hint=f"--set hosts={hosts} --set tensor-parallel-size={hosts}")
     return replace(resolved, hosts=hosts)
 
@@ -323,7 +323,7 @@ def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> t
     if ranks == 1:
         return cards
     if 0 < len(cards) < count * ranks:
-        what = f"{ranks} ranks on this machine take {count * ranks} GPUs, and {len(cards)} can be used"
+        what = f"{ranks} ranks on this machine need {count * ranks} GPUs, but {len(cards)} can be used"
         raise UsageError(what, hint="name another machine with --peer")
     return cards[place * count : (place + 1) * count]
 

@@ -176,7 +176,7 @@ def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
     """
     present = status.list_present_patches(engine)
     if disabled := [name for name in plan.disabled_patches if name in present]:
-        what = f"{', '.join(disabled)} is disabled, but in the engine {engine.folder}"
+        what = f"{', '.join(disabled)} is disabled, but part of the engine {engine.folder}"
         raise PatchError(what, hint="drop the setting, or use another engine")
     states = [status.find_patch_status(patch, engine, plan.hardware) for patch in status.load_planned_patches(plan)]
     if absent := [state for state in states if state.state in {PatchState.NEEDED, PatchState.DRIFTED}]:
@@ -202,7 +202,7 @@ async def _inspect_models(plan: Plan, engine: Engine, report: Report) -> None:
     except (DflashError, OSError, msgspec.MsgspecError) as error:
         why = (error.evidence or error.what) if isinstance(error, DflashError) else str(error)
         environments.remember_failed_measure(Path(plan.unpatched_folder), MODELINFOS, why)
-        text = f"left to vLLM, which imports itself again for each model: {why}"
+        text = f"vLLM inspects them itself, with one import per model: {why}"
         report(Preparing(time.time(), Step.INSPECT, text, 1.0, done=True))
         return
     environments.forget_failed_measure(Path(plan.unpatched_folder), MODELINFOS)

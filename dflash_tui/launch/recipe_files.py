@@ -214,7 +214,7 @@ def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
 _TIMEOUT = 20.0
 _REDIRECTS = 5
 _HEADERS = {"Accept-Encoding": "identity"}
-_TRANSPORT: httpx.AsyncBaseTransport | None = None  # None is httpx's own; tests replace it
+_TRANSPORT: httpx.BaseTransport | None = None  # None is httpx's own; tests replace it
 
 
 def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
@@ -232,7 +232,7 @@ def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
             raise UsageError(f"{place} cannot be read", evidence=error.strerror or str(error)) from None
     _refuse_address(place)
     name = PurePosixPath(unquote(urlsplit(place).path)).stem
-    return name, asyncio.run(_fetch(place, limit))
+    return name, _fetch(place, limit)
 
 
 def _refuse_address(address: str) -> None:
@@ -253,16 +253,16 @@ def _refuse_address(address: str) -> None:
         raise UsageError("not an address", evidence="it names no host")
 
 
-async def _fetch(address: str, limit: int) -> bytes:
+def _fetch(address: str, limit: int) -> bytes:
     import httpx
 
-    async def refuse(request: httpx.Request) -> None:  # also called for redirects
+    def refuse(request: httpx.Request) -> None:  # also called for redirects
         _refuse_address(str(request.url))
 
+    body = bytearray()
     try:
-        async with (
-            asyncio.timeout(_TIMEOUT),
-            httpx.AsyncClient(
+        with (
+            httpx.Client(
                 timeout=_TIMEOUT,
                 transport=_TRANSPORT,
                 headers=_HEADERS,
@@ -272,21 +272,14 @@ async def _fetch(address: str, limit: int) -> bytes:
             ) as client,
             client.stream("GET", address) as response,
         ):
-            return await _read_body(response, limit)
-    except TimeoutError:
-        raise DflashError(f"no answer within {_TIMEOUT:.0f} s", evidence=address) from None
+            if not response.is_success:
+                raise DflashError("the file cannot be fetched", evidence=f"HTTP {response.status_code}")
+            if response.headers.get("Content-Type", "").startswith("text/html"):
+                raise UsageError("the address is that of a web page", hint="name the address of the file itself (raw)")
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) > limit:
+                    raise UsageError(f"the file is larger than {limit >> 10} KiB")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise DflashError("the file cannot be fetched", evidence=f"{type(error).__name__}: {error}") from None
-
-
-async def _read_body(response: httpx.Response, limit: int) -> bytes:
-    if not response.is_success:
-        raise DflashError("the file cannot be fetched", evidence=f"HTTP {response.status_code}")
-    if response.headers.get("Content-Type", "").startswith("text/html"):
-        raise UsageError("the address is that of a web page", hint="name the address of the file itself (raw)")
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > limit:
-            raise UsageError(f"the file is larger than {limit >> 10} KiB")
     return bytes(body)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import build_flag
 
+_TRUST_IT = "then trust it on a terminal or with --trust; that holds until it changes"
 # About 10,000 answers.
 _LARGEST = 1 << 20
 
@@ -40,16 +41,31 @@ class Ingredient(msgspec.Struct, frozen=True):
 class Untrusted(msgspec.Struct, frozen=True):
     """What the user must consent to. Read once: a file may change while the question is open."""
 
+    contents: tuple[Recipe | Patch, ...] = ()
+    """Patches and the recipe; empty if there is nothing to ask."""
     ingredients: tuple[Ingredient, ...] = ()
-    """The content of the question; empty if there is nothing to ask."""
-    names: dict[str, str] = {}
-    """Digests of the recipe and the patches, and their names."""
+    """What they run."""
+
+    def build_error(self) -> UsageError:
+        """Return the error that the user has not consented."""
+        named = [f"the {'recipe' if isinstance(each, Recipe) else 'patch'} {each.name}" for each in self.contents]
+        texts = [
+            f"dflash-tui recipes show {each.name}"
+            if isinstance(each, Recipe)
+            else str(paths.user_patches_folder() / f"{each.name}.yaml")
+            for each in self.contents
+        ]
+        return UsageError(
+            f"not shipped with dflash-tui and not trusted yet: {' and '.join(named)}",
+            evidence="\n  ".join(map(str, self.ingredients)),
+            hint=f"read it ({', '.join(texts)}), then trust it on a terminal or with --trust, until it changes",
+        )
 
 
 def list_ingredients(recipe: Recipe, patches: Iterable[Patch] = ()) -> tuple[Ingredient, ...]:
     """Return all that the parts of a recipe make run, and the changes of those `patches` that it names."""
     named = {name for _, layer in iterate_layers(recipe) for name in layer.patches}
-    own = [_describe_patch(patch) for patch in patches if patch.name in named and not patch_file.is_shipped(patch)]
+    own = [_describe_patch(patch) for patch in patches if patch.name in named and not _is_shipped(patch)]
     return (*own, *_list_recipe_ingredients(recipe))
 
 
@@ -86,74 +102,51 @@ def _describe_patch(patch: Patch) -> Ingredient:
         for key, value in (patch.by_key.speculation if patch.by_key else {}).items()
     ]
     sets += [f"{name}={value}" for name, value in (patch.without_patch.env if patch.without_patch else {}).items()]
-    instead = f"; where it is not applied, sets {', '.join(sets)}" if sets else ""
+    instead = f"; if it is not applied, sets {', '.join(sets)}" if sets else ""
     changes = ", ".join(f"vllm/{path}" for path in patch.paths)
     return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
 
 
 def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
-    """Return if the plans of a recipe may be launched; every launch calls this.
+    """Return if the plans of a recipe may be launched, else raise UsageError; every launch calls this."""
+    if (untrusted := find_untrusted(recipe, plans)).contents:
+        raise untrusted.build_error()
 
-    Raises:
-        UsageError: the recipe or a patch of it is not shipped, and the user has not consented to it.
-    """
-    if ingredients := find_untrusted(recipe, plans).ingredients:
-        raise build_untrusted_error(recipe, ingredients)
+
+def require_patch_trust(patches: Iterable[Patch]) -> None:
+    """Return if an engine may be made with these patches, else raise UsageError."""
+    if (untrusted := find_untrusted_patches(patches)).contents:
+        raise untrusted.build_error()
 
 
 def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
     """Return what the user must consent to before these plans are launched: the recipe and patches."""
-    untrusted = find_untrusted_patches(_load_patches(plans))
-    ingredients, names = untrusted.ingredients, dict(untrusted.names)
-    if not is_trusted(recipe):
-        names[_hash(recipe)] = recipe.name
-        ingredients += tuple(_list_recipe_ingredients(recipe))
-    return Untrusted(ingredients, names)
-
-
-def build_untrusted_error(recipe: Recipe, ingredients: Collection[Ingredient]) -> UsageError:
-    """Return the error that a recipe, or a patch that it needs, is not trusted."""
-    return UsageError(
-        f"the recipe {recipe.name}, or a patch of it, is not shipped, and you have not said yes to it",
-        evidence="\n  ".join(map(str, ingredients)),
-        hint=f"read it (dflash-tui recipes show {recipe.name}), then say yes on a terminal or by --trust: that holds "
-        "until it changes",
-    )
-
-
-def trust_recipe(recipe: Recipe) -> None:
-    """Store that a recipe is trusted, such as one that this program wrote itself."""
-    _add_digests({_hash(recipe): recipe.name})
-
-
-def trust_shown(untrusted: Untrusted) -> None:
-    """Store the user's consent to what was shown; a file changed since then is not covered."""
-    _add_digests(untrusted.names)
+    return _find_untrusted([*_load_patches(plans), recipe])
 
 
 def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
     """Return what the user must consent to before an engine is made with these patches."""
-    own = [patch for patch in patches if not patch_file.is_shipped(patch)]
-    trusted = _read_digests() if own else ()
-    untrusted = [patch for patch in own if _hash(patch) not in trusted]
-    return Untrusted(tuple(map(_describe_patch, untrusted)), {_hash(patch): patch.name for patch in untrusted})
+    return _find_untrusted(patches)
 
 
-def require_patch_trust(patches: Iterable[Patch]) -> None:
-    """Raise UsageError if one of `patches` is neither shipped nor trusted."""
-    untrusted = find_untrusted_patches(patches)
-    if untrusted.ingredients:
-        raise build_untrusted_patch_error(untrusted)
+def _find_untrusted(contents: Iterable[Recipe | Patch]) -> Untrusted:
+    asked, ingredients = tuple(each for each in contents if not is_trusted(each)), list[Ingredient]()
+    for each in asked:
+        ingredients += _list_recipe_ingredients(each) if isinstance(each, Recipe) else [_describe_patch(each)]
+    return Untrusted(asked, tuple(ingredients))
 
 
-def build_untrusted_patch_error(untrusted: Untrusted) -> UsageError:
-    """Return the error that patches are not trusted."""
-    files = ", ".join(str(paths.user_patches_folder() / f"{name}.yaml") for name in untrusted.names.values())
-    return UsageError(
-        "a patch that is not shipped with dflash-tui changes code of vLLM, and you have not said yes to that",
-        evidence="\n  ".join(map(str, untrusted.ingredients)),
-        hint=f"read it ({files}), then say yes on a terminal or by --trust: that holds until it changes",
-    )
+def trust_recipe(recipe: Recipe) -> None:
+    """Store that a recipe is trusted, such as one that this program wrote itself."""
+    trust_shown(Untrusted((recipe,)))
+
+
+def trust_shown(untrusted: Untrusted) -> None:
+    """Store the user's consent to what was shown; a file changed since then is not covered."""
+    file = paths.trusted_recipes_file()
+    lines = [*_read_lines(), *(f"{_hash(each)} {each.name}" for each in untrusted.contents)]
+    private_files.ensure_private_folder(file.parent)
+    private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
 
 
 def _load_patches(plans: Sequence[Plan]) -> Iterator[Patch]:
@@ -165,31 +158,28 @@ def _load_patches(plans: Sequence[Plan]) -> Iterator[Patch]:
             yield patch
 
 
-def _add_digests(names: dict[str, str]) -> None:
-    file = paths.trusted_recipes_file()
-    lines = [*_read_lines(), *(f"{digest} {name}" for digest, name in names.items())]
-    private_files.ensure_private_folder(file.parent)
-    private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
+def is_trusted(content: Recipe | Patch) -> bool:
+    """Whether a recipe or patch is shipped, or the user has consented to its content."""
+    return _is_shipped(content) or _hash(content) in {line.partition(" ")[0] for line in _read_lines()}
 
 
-def is_trusted(recipe: Recipe) -> bool:
-    """Whether a recipe equals the shipped one of its name, or the user has consented to its content."""
-    digest, shipped = _hash(recipe), paths.bundled_folder("recipes") / f"{recipe.name}.yaml"
+def _is_shipped(content: Recipe | Patch) -> bool:
+    """Whether its content equals the shipped one of the same name."""
+    is_recipe = isinstance(content, Recipe)
+    file = paths.bundled_folder("recipes" if is_recipe else "patches") / f"{content.name}.yaml"
+    if not file.is_file():
+        return False
     try:
-        if shipped.is_file() and _hash(recipe_loader.load_recipe(shipped)) == digest:
-            return True
+        return _hash(recipe_loader.load_recipe(file) if is_recipe else patch_file.load_patch_file(file)) == _hash(
+            content
+        )
     except RecipeError:
-        pass
-    return digest in _read_digests()
+        return False
 
 
 def _hash(content: Recipe | Patch) -> str:
     """Return a digest of the content; comments and the order of keys do not matter."""
     return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
-
-
-def _read_digests() -> set[str]:
-    return {line.partition(" ")[0] for line in _read_lines()}
 
 
 def _read_lines() -> list[str]:

@@ -133,7 +133,7 @@ _INTERVAL = 0.25  # seconds
 
 
 class TrustQuestion(NamedTuple):
-    """Whether to trust a recipe that is not shipped, and launch these plans of it."""
+    """Ask whether to trust a recipe that is not shipped before these plans of it are launched."""
 
     recipe: Recipe
     plans: Sequence[Plan]
@@ -272,7 +272,7 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHos
         else:
             if not why:
                 return
-            again = "launching again with spawn, as the next launches of this engine will"
+            again = "launching again with spawn, like later launches of this engine"
             front.show(LaunchNote(f"{run.id}: {why}; {again}"))
             spawned = await asyncio.to_thread(plan_with_spawn, run.plan)
             planned = spawned._replace(forced=planned.forced)
@@ -373,7 +373,7 @@ def explain_no_restart(policy: RestartPolicy, state: RunState, kind: str, restar
     `kind` is its `Diagnosis.kind`; `restarts` are times by the clock of `now`.
     """
     if kind == "terminated":
-        return "it was asked to stop"
+        return "it received a stop signal"
     if state.warm_at is None and kind not in _TRANSIENT_CAUSES:
         return "it never answered a request, and would fail again for the same reason"
     recent = [at for at in restarts if now - at < policy.within_s]

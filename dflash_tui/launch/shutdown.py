@@ -46,7 +46,7 @@ async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tu
         if time.monotonic() >= deadline:
             missing = f"{format_gib(unreleased)} of {format_gib(before.ours)} of GPU memory"
             what = f"{missing} not released after {RELEASE_TIMEOUT:.0f} s"
-            hint = "dflash-tui gpus shows which processes hold it, dflash-tui stop --orphans those left of a server"
+            hint = "dflash-tui gpus shows which processes hold it, dflash-tui stop --orphans lists leftovers"
             return seconds, f"{what}; {hint}"
         await asyncio.sleep(_INTERVAL)
     return seconds, ""

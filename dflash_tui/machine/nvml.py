@@ -37,7 +37,7 @@ _WHY = {
     "`sudo modprobe nvidia` loads it, and `sudo dmesg` says why when that fails",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver that runs and its library do not match, "
     "as after an update; reboot to load the new driver",
-    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not talk to the NVIDIA driver; "
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not access the NVIDIA driver; "
     "`ls -l /dev/nvidia*` shows which group may",
 }
 _TROUBLE = {

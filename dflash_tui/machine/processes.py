@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import psutil
+if TYPE_CHECKING:  # importing psutil takes 10 ms, which the first frame of the panel saves
+    import psutil
+
+T = TypeVar("T")
 
 
 def read_process_identity(pid: int) -> str:
@@ -47,6 +50,8 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
     `born` is the leader's identity. Once the leader has ended, a process counts only if it works in `folder`, since
     another session may have the pid by now.
     """
+    import psutil
+
     boot, _, started = born.partition(":")
     present = read_process_identity(leader)
     if present and present != born:  # the kernel reuses the pid only once the session is over
@@ -67,15 +72,19 @@ def list_session_processes(leader: int, born: str, folder: Path) -> list[psutil.
     return sorted(members, key=lambda process: (process.pid != leader, process.pid))
 
 
+def _ask(query: Callable[[], T]) -> T | None:
+    """Return what a process answers, None if it has ended or hides it."""
+    import psutil
+
+    try:
+        return query()
+    except psutil.Error:
+        return None
+
+
 def measure_resident_memory(members: Iterable[psutil.Process]) -> int:
     """Return the resident bytes of those of `members` that still exist."""
-    total = 0
-    for process in members:
-        try:
-            total += process.memory_info().rss
-        except psutil.Error:
-            continue
-    return total
+    return sum(usage.rss for process in members if (usage := _ask(process.memory_info)))
 
 
 def measure_swapped_memory(members: Iterable[psutil.Process]) -> int:
@@ -92,10 +101,7 @@ def measure_swapped_memory(members: Iterable[psutil.Process]) -> int:
 
 def list_listening_ports(process: psutil.Process) -> set[int]:
     """Return the TCP ports on which a process listens; empty if they cannot be read."""
-    try:
-        return {s.laddr.port for s in process.net_connections("tcp") if s.status == psutil.CONN_LISTEN}
-    except psutil.Error:
-        return set()
+    return {s.laddr.port for s in _ask(lambda: process.net_connections("tcp")) or () if s.status == "LISTEN"}
 
 
 def is_listening_on(members: Iterable[psutil.Process], port: int) -> bool:
@@ -113,6 +119,8 @@ class Listener(NamedTuple):
 
 def list_listeners() -> list[Listener]:
     """Return the listening TCP sockets of this machine, sorted by port; empty if they cannot be read."""
+    import psutil
+
     try:
         connections = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
@@ -140,46 +148,37 @@ def find_port_listener(port: int) -> str:
 
 def read_process_name(pid: int) -> str:
     """Return the name of a process; empty if there is none or it cannot be read."""
-    try:
-        return psutil.Process(pid).name()
-    except psutil.Error:
-        return ""
+    import psutil
+
+    return _ask(lambda: psutil.Process(pid).name()) or ""
 
 
 def is_running(process: psutil.Process) -> bool:
     """Whether the process still runs; False for a zombie or another process with its pid."""
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return bool(_ask(lambda: process.is_running() and process.status() != "zombie"))
 
 
 def is_suspended(process: psutil.Process) -> bool:
     """Whether a signal such as SIGSTOP has suspended the process."""
-    try:
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
+    return _ask(process.status) == "stopped"
 
 
 def is_resource_tracker(process: psutil.Process) -> bool:
     """Whether it is Python's resource tracker, which removes shared memory once all its users have ended."""
-    try:
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
+    return any("multiprocessing.resource_tracker" in word for word in _ask(process.cmdline) or ())
 
 
 def list_descendants(pid: int) -> list[psutil.Process]:
     """Return all descendants of a process; empty if it has ended."""
-    try:
-        return list(psutil.Process(pid).children(recursive=True))
-    except psutil.Error:
-        return []
+    import psutil
+
+    return _ask(lambda: psutil.Process(pid).children(recursive=True)) or []
 
 
 def end_processes(members: Iterable[psutil.Process], patience: float) -> list[psutil.Process]:
     """Send SIGTERM and, after `patience` seconds, SIGKILL; return the processes that still run."""
+    import psutil
+
     left = list(members)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in left:
@@ -191,10 +190,7 @@ def end_processes(members: Iterable[psutil.Process], patience: float) -> list[ps
 
 def send_signal(process: psutil.Process, number: int) -> None:
     """Send a signal, unless the process has ended or another one has its pid."""
-    try:
-        process.send_signal(number)
-    except psutil.Error:
-        return
+    _ask(lambda: process.send_signal(number))
 
 
 async def end_group(process: asyncio.subprocess.Process, patience: float) -> None:
@@ -239,6 +235,8 @@ def find_orphans() -> list[Orphan]:
     A living parent is in the same session. Once it ends, init or another reaper (systemd --user, a container's init)
     adopts the process, and the reaper is in another session.
     """
+    import psutil
+
     orphans = []
     for process in psutil.process_iter():
         try:

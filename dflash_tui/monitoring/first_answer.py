@@ -95,7 +95,7 @@ def begins_alike(a: Answer, b: Answer) -> bool:
 def describe_noise(answer: Answer) -> str:
     """Return what makes an answer to `say hello` look like noise; empty if it looks sane."""
     if len(answer.tokens) >= _REPEATS_OF_NOISE and len({*answer.tokens}) == 1:
-        return "one token, again and again"
+        return "one token repeated"
     names = {unicodedata.name(letter, "").partition(" ")[0] for letter in answer.text if letter.isalpha()}
     scripts = {"CJK" if name in _EAST_ASIAN else name for name in names if name in _SCRIPTS | _EAST_ASIAN}
     if len(scripts) >= _SCRIPTS_OF_NOISE:

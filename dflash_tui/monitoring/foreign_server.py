@@ -161,14 +161,14 @@ def explain_silence(url: str, error: Exception) -> str:
 
     place, tls = urlsplit(url).netloc, _find_tls_error(error)
     if isinstance(error, httpx.RemoteProtocolError):
-        return f"what listens at {place} does not speak HTTP, or breaks its answers"
+        return f"{place} does not speak HTTP, or breaks off its answers"
     if isinstance(tls, ssl.SSLCertVerificationError):
-        return f"the certificate of {place} is its own, of no known authority: reach the server by http over ssh -L"
+        return f"the certificate of {place} is self-signed or of an unknown authority: connect by http over ssh -L"
     if tls:
-        return f"what listens at {place} takes no encrypted connection of ours"
+        return f"{place} rejects our encrypted connection"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return f"no server answers at {url}"
-    return f"what listens at {place} does not answer"
+    return f"{place} accepts connections but does not respond"
 
 
 def _find_tls_error(error: BaseException | None) -> ssl.SSLError | None:

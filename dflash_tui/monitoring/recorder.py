@@ -125,7 +125,7 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
             acquired = lease.acquire()
             if lease.write_error != write_error:
                 write_error = lease.write_error
-                problem = f"cannot record, so the figures stand still: {write_error}: {run.folder}"
+                problem = f"cannot record, so figures are not updated: {write_error}: {run.folder}"
                 text = problem if write_error else RECORDING_AGAIN
                 report_line(LogLine(time.time(), text, "WARNING", OBSERVER_SOURCE))
             if acquired:

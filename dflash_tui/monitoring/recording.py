@@ -80,7 +80,7 @@ class Recording(Run, frozen=True):
         """Yield all events in order of time, read in chunks.
 
         Raises:
-        DflashError: the recording cannot be read to its end.
+        DflashError: the recording cannot be read completely.
         """
         yield from self.prepared
         yield self.launched
@@ -90,7 +90,7 @@ class Recording(Run, frozen=True):
                 exited = exited or isinstance(event, Exited)
                 yield event
         except _READ_ERRORS as error:
-            raise DflashError(f"{self.source} cannot be read to its end", evidence=str(error)) from None
+            raise DflashError(f"{self.source} cannot be read completely", evidence=str(error)) from None
         if not exited and self._exited_unrecorded:
             yield Exited(self.last_event_time(), None)
 
@@ -213,7 +213,7 @@ def read_recording(path: Path) -> Recording:
     if not _RUN_ID.fullmatch(recording.id):
         raise UsageError(what, evidence=f"its run is called {recording.id!r}")
     if not (recording.started_at and recording.has_possible_times):
-        raise UsageError(what, evidence="it was launched, or prepared, at a time that no clock has")
+        raise UsageError(what, evidence="its launch time is invalid")
     return recording
 
 

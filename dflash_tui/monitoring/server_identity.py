@@ -110,7 +110,7 @@ def build_no_models_error(
     """Return the error that no model server answers at `url`, but the web page in `body` if it is one."""
     title = clean_line(match[1].strip()) if (match := _TITLE.search(body)) else ""
     found = f"a web page{f', “{title}”' if title else ''}" if _PAGE.match(body) else missing
-    return DflashError(f"{url} is no server of models: it has {found}", evidence=evidence, hint=hint)
+    return DflashError(f"{url} is not a model server: it returned {found}", evidence=evidence, hint=hint)
 
 
 def read_key(variable: str | None) -> str:

@@ -15,7 +15,7 @@ from dflash_tui.run_state.startup import Startup
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 
-_MIN_STEP_SECONDS = 0.5  # a shorter step had nothing to do
+MIN_STEP_SECONDS = 0.5  # a shorter step had nothing to do
 MAX_STARTS = 5  # only the last starts count, as older ones may be outdated
 _PHASE_ORDER = list(Phase)
 
@@ -142,7 +142,7 @@ def summarize_steps(earlier: Iterable[Sequence[Preparing]]) -> dict[Step, Median
         starts = {event.step: event.at for event in reversed(events)}
         ends = {event.step: event.at for event in events if event.done}  # each model ends the step once
         for step, end in ends.items():
-            if end - starts[step] >= _MIN_STEP_SECONDS:
+            if end - starts[step] >= MIN_STEP_SECONDS:
                 durations.setdefault(step, []).append(end - starts[step])
     return {step: guess for step, seconds in durations.items() if (guess := _median(seconds[-MAX_STARTS:]))}
 

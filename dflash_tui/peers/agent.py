@@ -34,9 +34,8 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import runner
 from dflash_tui.machine import network, nvml, processes, system
 from dflash_tui.monitoring import sampler
-from dflash_tui.peers import cluster_launch, copies, far_installer, keeper
+from dflash_tui.peers import cluster_launch, copies, keeper, transport
 from dflash_tui.peers.connection import Greeting, HostSide, LogChunk, Message, RankChecked, RankOrder, VerbAnswer
-from dflash_tui.peers.copies import CopyManifest, RoomFound
 from dflash_tui.planning.plan import separate_caches
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
@@ -52,7 +51,6 @@ _WORKER = "VLLM::Worker"
 # The window of a processor load.
 _LOAD_SECONDS = 2.0
 LARGEST_CHUNK = 1 << 15
-Verb = Callable[..., Coroutine[None, None, object]]
 # The name of a folder to remove: neither empty nor a path.
 Mark = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.:-]*\Z")]
 
@@ -79,7 +77,7 @@ class Caller:
             stop()
 
 
-async def hello(_: Caller, least: int) -> Greeting:
+async def hello(least: int) -> Greeting:
     """Return the greeting of this host, once `least` bytes of memory are available, or after a minute."""
     deadline = time.monotonic() + _MEMORY_SECONDS
     while (memory := system.read_system_memory()).available < least and time.monotonic() < deadline:
@@ -96,7 +94,7 @@ async def hello(_: Caller, least: int) -> Greeting:
     )
 
 
-async def check(_: Caller, order: RankOrder) -> RankChecked:
+async def check(order: RankOrder) -> RankChecked:
     """Plan the rank on this machine, and run the checks of a launch; nothing is started."""
     planned = await asyncio.to_thread(_plan_rank, order)
     _require_free(planned)
@@ -142,44 +140,28 @@ async def watch(caller: Caller, run: str, start: int) -> None:
         await asyncio.sleep(_LOG_INTERVAL)
 
 
-async def stop(_: Caller, run: str) -> None:
+async def stop(run: str) -> None:
     """Stop a run and all its processes."""
     await lifecycle.stop_server(_find_run(run))
 
 
-async def stop_marked(_: Caller, mark: Mark) -> None:
+async def stop_marked(mark: Mark) -> None:
     """Stop an experiment's leftover ranks on this host, as after its driver was killed."""
     for run in await asyncio.to_thread(registry.list_runs):
         if run.plan.rank and run.experiment == mark and server_process.list_processes(run):
             await lifecycle.stop_server(run)
 
 
-async def remove_caches(_: Caller, mark: Mark) -> None:
+def remove_caches(mark: Mark) -> None:
     """Remove an experiment's compile caches on this host."""
-    await asyncio.to_thread(shutil.rmtree, paths.arm_caches_folder() / mark, ignore_errors=True)
+    shutil.rmtree(paths.arm_caches_folder() / mark, ignore_errors=True)
 
 
-async def find_room(_: Caller, manifests: list[CopyManifest], begins: bool) -> list[RoomFound]:
-    """Return how much of each model this host has, and its free space."""
-    return [await asyncio.to_thread(copies.describe_room, manifest, begins=begins) for manifest in manifests]
-
-
-async def finish_copy(_: Caller, manifest: CopyManifest) -> None:
-    """Move a model's copied files to where a launch looks for them."""
-    await asyncio.to_thread(copies.finish_copy, manifest)
-
-
-_VERBS: dict[str, Verb] = {
-    verb.__name__: verb
-    for verb in (hello, check, prepare, launch, watch, stop, stop_marked, remove_caches, find_room, finish_copy)
+_VERBS: dict[str, Callable[..., Any]] = {
+    **{verb.__name__: verb for verb in (hello, check, prepare, launch, watch, stop, stop_marked, remove_caches)},
+    "find_room": copies.describe_rooms,
+    "finish_copy": copies.finish_copy,
 }
-
-
-def read_parameters(verb: Verb, line: bytes) -> dict[str, Any]:
-    """Return the parameters of a verb from a line of JSON; raise msgspec.MsgspecError if they do not fit."""
-    types = get_type_hints(verb, include_extras=True)
-    fields = [(name, kind) for name, kind in types.items() if name not in {"caller", "_", "return"}]
-    return msgspec.structs.asdict(msgspec.json.decode(line, type=msgspec.defstruct("Parameters", fields)))
 
 
 def answer_caller(name: str) -> None:
@@ -195,11 +177,15 @@ def answer_caller(name: str) -> None:
     caller = Caller()
     try:
         verb = _VERBS[name]
-        parameters = read_parameters(verb, caller.stdin.readline())
+        types = get_type_hints(verb, include_extras=True)
+        given = [(parameter, type_) for parameter, type_ in types.items() if parameter not in {"caller", "return"}]
+        read = msgspec.json.decode(caller.stdin.readline(), type=msgspec.defstruct("Parameters", given))
     except (KeyError, msgspec.MsgspecError, ValueError):
         raise UsageError("no such command", hint=f"install {__version__} on both") from None
+    parameters = msgspec.structs.asdict(read) | ({"caller": caller} if "caller" in types else {})
+    run = verb if asyncio.iscoroutinefunction(verb) else partial(asyncio.to_thread, verb)
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_answer(caller, verb(caller, **parameters)))
+        asyncio.run(_answer(caller, run(**parameters)))
 
 
 async def _answer(caller: Caller, work: Coroutine[None, None, object]) -> None:
@@ -246,7 +232,7 @@ def _find_run(name: str) -> Run:
 
 def _is_own_program(environment: Path) -> bool:
     home = paths.resolve_links(paths.data_folder())
-    return environment.name.startswith(f"{far_installer.LINK}-") and paths.resolve_links(environment.parent) == home
+    return environment.name.startswith(f"{transport.LINK}-") and paths.resolve_links(environment.parent) == home
 
 
 class RankWatch:

@@ -70,18 +70,14 @@ class Peer(NamedTuple):
 
 
 class HostSide(msgspec.Struct, frozen=True):
-    """Properties that all hosts must share; an empty text is not known yet, as before an installation."""
+    """Properties that all hosts must share, as words or digests; empty while unknown, as before an installation."""
 
     vllm: str
-    """Distribution and release of vLLM, and its Python."""
     patches: str
-    """The plan's patches, and a digest of their texts."""
     setup: str
-    """A digest of flags, drafts per step, variables and mode."""
+    """Flags, drafts per step, variables and mode."""
     target: str
-    """A digest of the target's files, or the commit of its repository."""
     drafter: str
-    """The same for the drafter."""
 
 
 class RankChecked(msgspec.Struct, frozen=True):

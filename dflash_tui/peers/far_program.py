@@ -26,7 +26,6 @@ from dflash_tui.common.sanitizer import clean_end, clean_line, clean_text, join_
 from dflash_tui.machine.process_environment import OPENSSH, build_helper_environment
 from dflash_tui.peers import transport
 from dflash_tui.peers.connection import start_process
-from dflash_tui.peers.far_installer import MARK
 
 # Variables that change how the remote program draws, besides TERM, which ssh passes on.
 _SHOWN = ("COLORTERM", "NO_COLOR", "TERM_PROGRAM", "LC_TERMINAL", "DFLASH_TUI_MARKER")
@@ -62,7 +61,7 @@ def run_program(host: str, words: Sequence[str], show: Callable[[str], None]) ->
 def explain_break(host: str, words: Sequence[str], errors: str) -> DflashError:
     """Return the error that a remote program ended without an exit code; `errors` are ssh's last lines."""
     last = join_last_lines(errors, 3)
-    stays = "what was launched there goes on" if "--foreground" not in words else "a server of up --foreground ends"
+    stays = "servers there keep running" if "--foreground" not in words else "a server of up --foreground stops"
     what = f"the connection to {host} broke, or dflash-tui was killed there"
     return DflashError(what, evidence=last, hint=f"{stays}; see it again with: dflash-tui --host {host}")
 
@@ -111,24 +110,23 @@ def _kept_terminal() -> Iterator[None]:
         raise
 
 
-# Longer than the remote side's limit per step.
+MARK = "dflash-tui-install"
 _SECONDS = 1000.0
 _INSTALLED = "installed"
 _FAILURES = {
-    "no-python": (
-        "{host} has no Python from 3.11 on",
+    "python": (
+        "{host} has no Python 3.11 or newer that can make virtual environments",
         "on it: sudo apt install python3 python3-venv, or: uv python install 3.12",
     ),
-    "no-venv": ("Python on {host} cannot make virtual environments", "on it: sudo apt install python3-venv"),
-    "busy": ("dflash-tui is being installed on {host} already", "try again when that has ended"),
+    "busy": ("dflash-tui is being installed on {host} already", "try again when that is finished"),
     "write": ("the folder for dflash-tui on {host} cannot be written", "free space there or fix permissions"),
     "venv": ("no virtual environment could be made on {host}", "on it: sudo apt install python3-venv, or free space"),
     "pip": (
         "pip could not install on {host} what dflash-tui needs",
-        "see that it reaches an index of packages: ssh {host} python3 -m pip config list",
+        "check that it reaches a package index: ssh {host} python3 -m pip config list",
     ),
     "check": ("dflash-tui does not start on {host} after its installation", "try another Python on it"),
-    "late": ("{host} took too long to install dflash-tui", "see what its network does, and try again"),
+    "late": ("{host} took too long to install dflash-tui", "check its network, and try again"),
     "cut": ("the wheel of dflash-tui did not arrive whole on {host}", "try again"),
 }
 
@@ -143,11 +141,11 @@ async def install_program(host: str) -> str:
         DflashError: it was not installed.
     """
     wheel = await asyncio.to_thread(build_own_wheel)
-    text = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "far_installer.py").read_bytes)
-    command = transport.build_install_command(host, str(len(text)), wheel.name, str(len(wheel.data)))
+    script = await asyncio.to_thread((paths.PACKAGE_ROOT / "peers" / "install.sh").read_text)
+    command = transport.build_install_command(host, script, wheel.name, str(len(wheel.data)), __version__)
     async with start_process(command, build_helper_environment(OPENSSH)) as process:
         try:
-            process.stdin.write(text + wheel.data)  # stdin stays open: closing it aborts the installation
+            process.stdin.write(wheel.data)  # stdin stays open: closing it aborts the installation
             kind, said = await asyncio.wait_for(_read_answer(process.stdout), _SECONDS)
             if not kind:
                 error = transport.explain_end(host, await process.wait(), await process.errors)
@@ -182,7 +180,7 @@ def describe_offer(error: transport.NeedsProgram) -> str:
 
 def build_unheard_error(error: transport.NeedsProgram) -> UsageError:
     """Return the error that another dflash-tui answers on a host after this one was installed there."""
-    what = f"dflash-tui was installed on {error.host}, but it is not what answers there"
+    what = f"dflash-tui was installed on {error.host}, but another installation answers there"
     hint = f"remove the other one there: ssh {error.host} 'command -v dflash-tui'"
     return UsageError(what, evidence=error.evidence, hint=hint)
 

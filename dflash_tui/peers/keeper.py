@@ -197,10 +197,7 @@ def _has_new_state(before: RankStatus | RankSampled, after: RankStatus | RankSam
 
 
 def _has_changed(before: RankSampled, after: RankSampled) -> bool:
-    if before.busy is None or after.busy is None:
-        is_busier = before.busy is not after.busy
-    else:
-        is_busier = abs(before.busy - after.busy) > _BUSIER
+    is_busier = abs((before.busy or 0.0) - (after.busy or 0.0)) > _BUSIER
     return is_busier or _has_new_state(before, after) or sampler.has_load_changed(before.gpus, after.gpus)
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import is_host_name
 from dflash_tui.common.sanitizer import join_last_lines
-from dflash_tui.peers.far_installer import MARK
 from dflash_tui.planning.cluster import LOCAL
 
 # Prompts would wait forever, unseen. A host that loads models answers late; a dead connection is found within 12 s.
@@ -32,6 +31,7 @@ _OPTIONS = {
 }
 # Constant words in one line, for any login shell. A non-login shell lacks the folder of programs that pip and uv
 # install for a user; without dflash-tui there, the one that another host installed is run.
+LINK = "program"
 _OWN = '"${XDG_DATA_HOME:-$HOME/.local/share}/dflash-tui/program/bin/dflash-tui"'
 # The user's words are sent as one word of harmless characters, since csh and fish read quotes and backslashes
 # differently.
@@ -39,6 +39,7 @@ _RUN = (
     """sh -c 'PATH="$HOME/.local/bin:$PATH"; eval "$(printf %b "$1")"; """
     f"""command -v dflash-tui >/dev/null || exec {_OWN} "$@"; exec dflash-tui "$@"' sh"""
 )
+_SCRIPT = """sh -c 'eval "$(printf %b "$1")"' sh"""
 _PLAIN = frozenset((string.ascii_letters + string.digits + " -_=./:,+%@").encode())
 # For interactive use: a network that is away for some seconds, as when a laptop roams, must not end the panel.
 _PATIENT = {"ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
@@ -47,18 +48,6 @@ _ON_LINK = {"ProxyCommand": "none", "ProxyJump": "none", "CheckHostIP": "no", "U
 # The fastest ciphers on processors with AES instructions; the user's other ciphers follow.
 _FAST = {"Ciphers": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com", "Compression": "no"}
 _SSH_PORT = "22"
-# The first Python that is new enough and can make environments runs the text that comes first on stdin.
-_INSTALL = (
-    """sh -c 'PATH="$HOME/.local/bin:$PATH"; why=no-python; """
-    """for python in python3 python3.12 python3.13 python3.11 python3.14; do """
-    """"$python" -I -c "import sys; sys.exit(sys.version_info < (3, 11))" </dev/null >/dev/null 2>&1 || continue; """
-    """why=no-venv; """
-    """"$python" -I -c "import venv, ensurepip" </dev/null >/dev/null 2>&1 || continue; """
-    """exec "$python" -I -c "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))" "$@"; """
-    """done; echo """
-    f"""{MARK} $why; exit 1' sh"""
-)
-_WORD = re.compile(r"[\w.+-]+", re.ASCII)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NO_PROGRAM = 127
 _SSH_FAILED = 255
@@ -74,7 +63,7 @@ _FAILURES = (
         "{host} is not known to ssh yet",
         "connect once by hand, and compare its key: ssh {host}",
     ),
-    (r"Permission denied|Too many authentication failures", "{host} refuses your key", "ssh-copy-id {host}"),
+    (r"Permission denied|Too many authentication failures", "{host} rejects your ssh key", "ssh-copy-id {host}"),
     (r"Connection refused", "no ssh server answers on {host}", "on it: sudo apt install openssh-server"),
     (
         r"timed out|No route to host|Network is unreachable",
@@ -105,7 +94,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
     """Raise UsageError if a name could be an option of ssh, or a host is named twice."""
     for host in hosts:
         if not is_host_name(host):
-            what = f"'{host[:80]}' is not a name of a host"
+            what = f"'{host[:80]}' is not a host name"
             raise UsageError(what, hint="as for ssh: NAME, USER@NAME or an address")
     if len({*hosts}) < len(hosts) and {*hosts} != {LOCAL}:
         raise UsageError(f"--peer: {', '.join(hosts)} names a host twice", hint="each further host has one --peer")
@@ -118,15 +107,9 @@ def build_agent_command(host: str, verb: str) -> list[str]:
     return _build_ssh_command(host, _build_program_words(["agent", verb]))
 
 
-def build_install_command(host: str, *words: str) -> list[str]:
-    """Return the command that runs a Python text on `host`; stdin has the text, whose length is the first of `words`.
-
-    Raises:
-        ValueError: a word has a character special to a shell.
-    """
-    if wrong := [word for word in words if not _WORD.fullmatch(word)]:
-        raise ValueError(wrong)
-    return _build_ssh_command(host, " ".join([_INSTALL, *words]))
+def build_install_command(host: str, script: str, *words: str) -> list[str]:
+    """Return the command that runs the text of a shell script with `words` on `host`."""
+    return _build_ssh_command(host, f"{_SCRIPT} {_encode_word(shlex.join(['set', '--', *words]) + chr(10) + script)}")
 
 
 def build_rsync_words(host: str, link: LinkAddress | None, source: str, folder: str) -> list[str]:
@@ -167,12 +150,6 @@ def _encode_word(text: str) -> str:
     """Return a text as one word for `printf %b`, which every shell reads alike."""
     octal = (chr(byte) if byte in _PLAIN else f"\\0{byte:03o}" for byte in os.fsencode(text))
     return f"'{''.join(octal)}'"
-
-
-def build_settings_command(host: str) -> list[str]:
-    """Return the command that prints ssh's settings for `host` without connecting."""
-    check_hosts([host])
-    return ["ssh", "-G", "--", host]
 
 
 def read_key_name(host: str, settings: str) -> str:

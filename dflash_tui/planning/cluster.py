@@ -68,7 +68,7 @@ def build_unnamed_cluster(hosts: int) -> Cluster:
 
 
 def find_place_on_machine(peers: Sequence[str], rank: int) -> tuple[int, int]:
-    """Return how many lower ranks share the machine of `rank`, and how many ranks of the server it has in all."""
+    """Return how many lower ranks, and how many ranks in all, run on the machine of `rank`."""
     hosts = ["", *("" if peer == LOCAL else peer for peer in peers)]
     own = hosts[rank] if rank < len(hosts) else ""
     return hosts[:rank].count(own), hosts.count(own)
@@ -79,7 +79,7 @@ def require_named(cluster: Cluster | None) -> None:
     if cluster and not cluster.is_named:
         hosts = len(cluster.hosts)
         named = " ".join(f"--peer HOST_{number}" for number in range(1, hosts)) if hosts > 2 else "--peer HOST"
-        raise UsageError(f"it takes {hosts} hosts, and only this one is named", hint=named)
+        raise UsageError(f"it takes {hosts} hosts, but only this one is given", hint=named)
 
 
 # How long ranks wait for each other at the start; vLLM's default is half an hour.
@@ -102,7 +102,7 @@ def check_cluster(resolved: ResolvedRecipe, gpus: int) -> None:
             hint=f"--set tensor-parallel-size={resolved.hosts}",
         )
     if own := [name for name in _OURS if name in resolved.flags]:
-        raise UsageError(f"{', '.join(own)}: set by dflash-tui itself over several hosts", hint="drop the setting")
+        raise UsageError(f"{', '.join(own)}: set by dflash-tui itself with several hosts", hint="drop the setting")
     if _ADDRESS in resolved.env:
         what = f"{_ADDRESS}: set by dflash-tui itself on each of several hosts"
         raise UsageError(what, hint="drop the setting; --link ADDRESS chooses another link")

@@ -103,8 +103,8 @@ def _limit_v2_requests(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     fitting = _LOGITS // (words * (tokens + 1) * _LOGIT)
     sequences = max(DEFAULT_SEQUENCES, min(_MOST_LEFT_TO_VLLM, fitting // _STEP * _STEP))
     warning = (
-        f"vLLM's V2 runner is started for {sequences} requests at once, more wait: before it serves it verifies the "
-        "drafts of all at once, and leaves no memory for that; --set max-num-seqs=N changes it"
+        f"vLLM's V2 runner serves {sequences} requests at once, others wait: its warm-up verifies the drafts of all of "
+        "them, without reserving memory for that; --set max-num-seqs=N changes the limit"
     )
     flags = {**resolved.flags, "max-num-seqs": sequences}
     return replace(resolved, flags=flags, warnings=(*resolved.warnings, warning))
@@ -181,7 +181,7 @@ def _split_compilation_config(
 def _choose_sequences(flags: dict[str, FlagValue]) -> tuple[int, list[str]]:
     if named := read_whole_number(flags, "max-num-seqs"):
         return named, []
-    warning = f"graphs mode takes {DEFAULT_SEQUENCES} requests at once, more wait; --set max-num-seqs=N changes it"
+    warning = f"graphs mode serves {DEFAULT_SEQUENCES} requests at once, others wait; --set max-num-seqs=N changes it"
     return DEFAULT_SEQUENCES, [warning]
 
 

@@ -77,5 +77,5 @@ def _explain_none(resolved: ResolvedRecipe, tokens: int, streams: int) -> str:
     if not patch_selection.uses_triton(resolved):
         return "its attention does not run on Triton"
     if streams > _MOST_STREAMS:
-        return f"it gains nothing from {_MOST_STREAMS + 1} streams on"
+        return f"it gains nothing from {_MOST_STREAMS + 1} streams upward"
     return ""

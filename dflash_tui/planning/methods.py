@@ -72,4 +72,4 @@ def check_release(method: Method, vllm: str) -> None:
 
     since = FACTS[method].since
     if since and Version(vllm) < Version(since):
-        raise UsageError(f"{method} is in vLLM from {since} on; the plan has {vllm}", hint=f"--vllm {since}")
+        raise UsageError(f"{method} needs vLLM {since} or newer; the plan has {vllm}", hint=f"--vllm {since}")

@@ -25,7 +25,6 @@ from dflash_tui.planning.field_types import PLAIN_TEXT, EnvName, Link, Name, Pro
 from dflash_tui.planning.methods import Method
 
 RelativePath = Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_]+\.py$(?!\n)")]
-DottedName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*$(?!\n)")]
 # Each edit is searched several times in a file of hundreds of kilobytes.
 _MOST_EDITS = 200
 # Python refuses to parse numbers of more than 4,300 digits, which a longer specifier could contain.
@@ -52,16 +51,12 @@ class FileEdits(_Strict, frozen=True):
 
 
 class Fingerprint(_Strict, frozen=True):
-    """A piece of source that shows that something is done: code that uses the name `has`."""
+    """A piece of source that shows that something is done."""
 
     path: RelativePath
     """The file, relative to the `vllm` package."""
-    has: DottedName
-    """The name that the code uses."""
-    in_class: Identifier = ""
-    """The class with the name as a base, a field, or a method that does more than return False."""
-    returns: bool | None = None
-    """The value that the function or method of that name returns at once."""
+    has: Annotated[str, Meta(min_length=1)]
+    """Text that the file contains only then."""
 
 
 class Upstream(Fingerprint, frozen=True):
@@ -155,18 +150,9 @@ def are_alternatives(patch: Patch, other: Patch) -> bool:
     return patch.name == other.instead_of or other.name == patch.instead_of
 
 
-def is_shipped(patch: Patch) -> bool:
-    """Whether a patch equals the shipped one of its name."""
-    path = paths.bundled_folder("patches") / f"{patch.name}.yaml"
-    try:
-        return path.is_file() and _load_file(path) == patch
-    except RecipeError:
-        return False
-
-
 def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
     """Return the valid patches, and why each other file is invalid: name -> reason."""
-    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), _load_file)
+    usable, broken = load_each(dict(sorted(paths.list_patch_files().items())), load_patch_file)
     return list(usable.values()), broken
 
 
@@ -178,13 +164,14 @@ def load_patch(name: str) -> Patch:
         RecipeError: its file is invalid.
     """
     if file := paths.find_patch_file(name):
-        return _load_file(file)
+        return load_patch_file(file)
     files = paths.list_patch_files()
     hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
     raise UsageError(f"no patch called '{name}'", hint=hint)
 
 
-def _load_file(path: Path) -> Patch:
+def load_patch_file(path: Path) -> Patch:
+    """Return the patch in a file; raise RecipeError if it is invalid."""
     try:
         msgspec.convert(path.stem, Name)
     except msgspec.ValidationError:

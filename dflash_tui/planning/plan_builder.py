@@ -34,15 +34,14 @@ from dflash_tui.planning.serve_flags import build_flag
 from dflash_tui.planning.startup_optimizations import StartConditions, choose_startup_optimizations
 
 _OPEN = (
-    "it listens on {}: other machines can send requests, also without the key in VLLM_API_KEY: vLLM asks for it under "
-    "/v1 and few other paths, not for answers of /invocations, nor for /tokenize or /metrics; nothing is encrypted; "
-    "safer is 127.0.0.1 behind an ssh tunnel, or behind a reverse proxy that passes on /v1 alone"
+    "it listens on {}: other machines can send requests, some without the key in VLLM_API_KEY: vLLM checks it under "
+    "/v1 and few other paths, but not for /invocations, /tokenize or /metrics; nothing is encrypted; safer is "
+    "127.0.0.1 behind an ssh tunnel, or behind a reverse proxy that forwards only /v1"
 )
-_JOINED = (
-    "{} hosts join on ports that ask for no key, and what is sent there can run code: let nobody else reach the link"
-)
+_JOINED = "{} hosts connect over ports without a key, and data sent there can run code: keep others off the link"
 _DEFAULT_CONDITIONS = StartConditions()
 # Health checks once a second would fill the log; every release with DFlash has the flag.
+_PIECE = 1 << 20  # bytes of a file that are hashed at once
 _QUIET = ("--disable-access-log-for-endpoints", "/health,/metrics")
 _FIRST_WITH_UUIDS = Version("0.24.0")
 
@@ -195,7 +194,9 @@ def _digest_sources(script: Path, drafter: Path | None) -> str:
     digest = hashlib.sha256()
     for source in sources:
         if source.is_file():
-            digest.update(source.read_bytes())
+            with source.open("rb", buffering=0) as file:
+                while piece := file.read(_PIECE):
+                    digest.update(piece)
     return digest.hexdigest()[:8]
 
 

@@ -20,6 +20,7 @@ from dflash_tui.common.formatting import (
     format_duration,
     format_number,
     format_percent,
+    format_synthetic,
     format_time,
     pluralize,
     truncate,
@@ -38,12 +39,13 @@ from dflash_tui.presentation.report import (
     quote_code,
     render_page,
 )
+from dflash_tui.vllm_output.metrics import Rates
 
 KIND_WIDTH = 12
 _COUNTS = {
-    TokenCount.USAGE: "as the server counts them in its stream",
-    TokenCount.TOKENIZE: "as the server's /tokenize counts those of each answer, as it streams no usage",
-    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server tells no usage and has no /tokenize",
+    TokenCount.USAGE: "counted by the server in its stream",
+    TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
+    TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
 }
 _WIDTH = 80
 
@@ -191,27 +193,35 @@ def _describe_level(measured: LevelSummary) -> list[str]:
         f"{measured.seconds:.1f} s: {measured.tok_s:.1f} {rate}",
         *_format_window(measured),
     ]
-    if measured.figures and (speed := measured.figures.tok_s):
-        bounds = f"{speed.low:.1f} to {speed.high:.1f}" + (" (p5 to p95)" if speed.percentiles else "")
-        lines.append(f"decode {rate} median {speed.median:.1f}, {bounds}, {pluralize(speed.n, 'request')}")
+    lines += _describe_speed(measured.figures, rate)
     lines += _explain_missing_speeds(measured)
-    if measured.acceptance is not None:
-        positions = " ".join(UNKNOWN if share is None else f"{share:.0%}" for share in measured.per_position)
-        lines.append(
-            f"acceptance {format_percent(measured.acceptance, 1)}, acceptance length "
-            f"{format_number(measured.acceptance_length, 2)} with the bonus token, over {measured.steps:.0f} steps"
-        )
-        lines += [f"by position {positions}"] if positions else []
-    elif measured.acceptance_length is not None:
-        length, steps = format_number(measured.acceptance_length, 2), format_number(measured.steps, 0)
-        lines.append(f"acceptance length {length} with the bonus token, over {steps} steps")
+    lines += _describe_acceptance(measured)
     if measured.token_count is not TokenCount.USAGE:
         lines.append(f"tokens: {_COUNTS[measured.token_count]}")
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
     lines += [f"sampling: {measured.sampling}"] if measured.sampling else []
-    return [*lines, *([format_synthetic_warning(measured.synthetic)] if measured.synthetic else [])]
+    return [*lines, *filter(None, [format_synthetic(measured.synthetic)])]
+
+
+def _describe_speed(figures: RequestFigures | None, rate: str = "tok/s") -> list[str]:
+    if figures is None or (speed := figures.tok_s) is None:
+        return []
+    bounds = f"{speed.low:.1f} to {speed.high:.1f}" + (" (p5 to p95)" if speed.percentiles else "")
+    return [f"decode {rate} median {speed.median:.1f}, {bounds}, {pluralize(speed.n, 'request')}"]
+
+
+def _describe_acceptance(measured: LevelSummary | Rates) -> list[str]:
+    if measured.acceptance_length is None and measured.acceptance is None:
+        return []
+    share = "" if measured.acceptance is None else f"acceptance {format_percent(measured.acceptance, 1)}, "
+    length, steps = format_number(measured.acceptance_length, 2), format_number(measured.steps, 0)
+    positions = " ".join(UNKNOWN if each is None else f"{each:.0%}" for each in measured.per_position)
+    return [
+        f"{share}acceptance length {length} with the bonus token, over {steps} steps",
+        *([f"by position {positions}"] if positions else []),
+    ]
 
 
 def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
@@ -220,11 +230,6 @@ def _explain_missing_speeds(measured: LevelSummary) -> list[str]:
     missing = measured.figures.n - (measured.figures.tok_s.n if measured.figures.tok_s else 0)
     why = "without tok/s: the whole answer arrived, or was read, at once"
     return [f"{pluralize(missing, 'request')} {why}"] if missing else []
-
-
-def format_synthetic_warning(why: str) -> str:
-    """Return the warning beside figures of a synthetic model."""
-    return f"({why}: these figures say nothing about a real model)"
 
 
 def build_levels(levels: Sequence[LevelSummary]) -> Section:
@@ -243,7 +248,7 @@ def build_levels(levels: Sequence[LevelSummary]) -> Section:
             format_percent(level.acceptance, 1),
             format_number(level.acceptance_length, 2),
         ))  # fmt: skip
-    warnings = dict.fromkeys(format_synthetic_warning(level.synthetic) for level in levels if level.synthetic)
+    warnings = dict.fromkeys(format_synthetic(level.synthetic) for level in levels if level.synthetic)
     return Section("", (Table(header, tuple(rows), tuple(range(8))), *map(Note, warnings)))
 
 
@@ -254,7 +259,7 @@ def render_run(report: RunReport) -> str:
     launched = f"launched {format_time(report.at)}, {report.status}"
     lines = (
         escape_text(f"{plan.title or plan.recipe}: {plan.mode.value}, {drafts}, {launched}."),
-        "One launch, so nothing here tells what another launch would measure.",
+        "One launch, so it does not show how launches differ.",
     )
     return render_page(f"Run {quote_code(report.run)}", plan.synthetic, lines, _build_sections(report))
 
@@ -262,7 +267,7 @@ def render_run(report: RunReport) -> str:
 def _build_sections(report: RunReport) -> list[Section]:
     plan = report.plan
     cache = f", compile cache {report.cache}" if report.cache else ""
-    up = f"Up after {format_duration(report.up)}, ready (first answer) after {format_duration(report.ready)}{cache}."
+    up = f"up after {format_duration(report.up)}, ready (first answer) after {format_duration(report.ready)}{cache}"
     phases = tuple((name, format_duration(seconds)) for name, seconds in report.phases.items())
     env = [f"{name}={shlex.quote(value)} \\" for name, value in sorted(plan.env.items())]
     facts = [
@@ -282,23 +287,13 @@ def _build_sections(report: RunReport) -> list[Section]:
 
 
 def _list_measured(report: RunReport) -> Iterator[Part]:
-    rates = report.rates
-    if rates and rates.acceptance is not None:
-        shares = ", ".join(format_percent(share) for share in rates.per_position)
-        yield Note(
-            f"Acceptance length {format_number(rates.acceptance_length, 2)} (the bonus token counted), acceptance "
-            f"{format_percent(rates.acceptance, 1)}, over {format_number(rates.steps, 0)} steps of all traffic"
-            f"{f'; by position {shares}' if shares else ''}."
-        )
+    yield from (Note(f"all traffic: {line}") for line in (_describe_acceptance(report.rates) if report.rates else ()))
     if not report.requests:
-        yield Note("No request was measured on it.")
+        yield Note("no request was measured")
         return
-    speeds = [done.decode_tok_s for done in report.requests if not done.error and done.decode_tok_s is not None]
-    if speeds:
-        ends = f"{min(speeds):.1f} to {max(speeds):.1f}, {pluralize(len(speeds), 'request')}"
-        yield Note(f"Decode speed of a request: median {statistics.median(speeds):.1f} tok/s ({ends}).")
+    yield from map(Note, _describe_speed(RequestFigures.from_requests(report.requests)))
     if ways := list(dict.fromkeys(done.sampling for done in report.requests if done.sampling)):
-        yield Note(f"Sampling: {name_template('; '.join(ways), report.plan)}.")
+        yield Note(f"sampling: {name_template('; '.join(ways), report.plan)}")
     header = ("prompt", "concurrency or rate", "tokens", "TTFT s", "tok/s", "steps/s", "AL", "finish")
     yield Table(header, tuple(map(_list_cells, report.requests)), tuple(range(1, 7)))
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dflash_tui.benchmark.chat import Conversation, ToolCall, Turn
-from dflash_tui.common.formatting import format_number, pluralize
+from dflash_tui.common.formatting import format_number, format_synthetic, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.runs.run import KEY_VARIABLE, Run
 
@@ -222,7 +222,7 @@ def list_cautions(run: Run) -> list[str]:
     boot, synthetic = describe_boot(run), run.plan.synthetic
     return [
         *([f"! {boot}"] if boot else []),
-        *([f"({synthetic}: answers and figures say nothing about a real model)"] if synthetic else []),
+        *([f"({format_synthetic(synthetic)})"] if synthetic else []),
     ]
 
 

@@ -14,6 +14,7 @@ from dflash_tui.common.formatting import (
     format_duration,
     format_gib,
     format_number,
+    format_synthetic,
     format_time,
     pluralize,
     truncate,
@@ -36,11 +37,13 @@ from dflash_tui.experiments.analysis.report import (
     ExperimentReport,
     MapCell,
     SpeculationMap,
+    Sweep,
+    SweepStanding,
     Verdict,
     list_verdicts,
 )
 from dflash_tui.experiments.analysis.speculation_map import is_uniform, knows_schedule
-from dflash_tui.experiments.analysis.stats import LEVEL
+from dflash_tui.experiments.analysis.stats import LEVEL, Ratio
 from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning import startup_optimizations
@@ -80,7 +83,7 @@ from dflash_tui.presentation.verdict_text import (
 )
 from dflash_tui.vllm_output.log_facts import describe_network
 
-ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so that their ratios are not quotients of these medians."
+ABOUT_RATIOS = "Verdicts compare the arms prompt by prompt, so their ratios differ from the quotients of these medians."
 _WIDEST = 100
 _DIGITS = 12  # hex digits of a SHA-256 shown
 # Settings whose effect the plan shows.
@@ -89,6 +92,12 @@ _COLUMN, _WIDEST_ARM = 18, 24
 _LEAST_REQUESTS = 20  # fewer requests get a median but no percentiles
 _FIGURES = ("steps/s", "tok/s", "AL", "TTFT", "cold start", "cached start", "first request")
 _CELL_STYLES = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.REFUSED: "dim", Verdict.NO_DIFFERENCE: ""}
+_SWEEP_MARKS = {
+    SweepStanding.RECOMMENDED: "★",
+    SweepStanding.PLATEAU: "=",
+    SweepStanding.OPEN: "?",
+    SweepStanding.WORSE: " ",
+}
 _INSPECTED, _FIRST, _WHOLE = "inspected before", "first answer", "ready"
 _ABOUT_FIGURES = (
     "tok/s: the decode speed of a request, without its time to the first token (TTFT); steps/s: its verification "
@@ -159,7 +168,7 @@ def build_report(report: ExperimentReport, *, details: bool = False) -> list[Sec
     """Return the sections for a terminal; `details` adds the statistics behind the answer."""
     answer, *sections = build_sections(report, list_verdicts(report), details=details)
     if report.design.synthetic:
-        answer = Section("", (*answer.parts, Note(synthetic_label(report.design), "!")))
+        answer = Section("", (*answer.parts, Note(format_synthetic(report.design.synthetic), "!")))
     return [answer, *sections]
 
 
@@ -184,6 +193,10 @@ def build_sections(
     if report.map:
         title = f"tok/s of a request as a multiple of {label_arm(design, 0)}"
         sections.append(Section(title, (_build_map_intervals(design, report.map.cells),)))
+    elif report.sweep and report.sweep.best is not None:
+        best = label_arm(design, report.sweep.best)
+        title = f"tok/s as a multiple of {best}: ★ recommended, = as fast as the best, ? not decided"
+        sections.append(Section(title, (_build_sweep_intervals(design, report.sweep),)))
     elif intervals.intervals:
         a, b = (name_arm(design, arm, 16) for arm in (comparisons[0].a, comparisons[0].b))
         sections.append(Section(f"{comparisons[0].measure} of {b} as a multiple of {a}", (intervals,)))
@@ -200,7 +213,8 @@ def _list_answers(
     parts += list_outcome(report.design, report.boots, report.tune) if report.tune else []
     for comparison in comparisons:
         headline, *figures = list_answer(report, comparison, step)
-        parts += [] if report.tune else [headline]
+        is_told = bool(report.tune) or (is_short and len(comparisons) > 1 and comparison.word is not Verdict.REFUSED)
+        parts += [] if is_told else [headline]
         parts += [] if is_short else figures
         parts += [note for note in list_notes(report, comparison) if note.mark or not is_short]
         if lines := _list_first_difference(report, comparison):
@@ -270,7 +284,7 @@ def _list_conditions(report: ExperimentReport) -> list[str]:
     lines = [
         "seconds count from the launch to the first answer" if design.measures_start else _ABOUT_FIGURES,
         *(_describe_prompts(report) if design.suite else
-          ["runs of their own: which prompts were sent, in what order and how sampled was not recorded"]),
+          ["separate runs: the prompts, their order and their sampling were not recorded"]),
         f"compile caches: {experiment_text.describe_caches(design)}",
         f"GPU {', '.join(gpus) or nothing}, driver {driver}, clock {_format_clocks(boots)}",
     ]  # fmt: skip
@@ -361,10 +375,10 @@ def list_stock_rows(design: Design) -> list[str]:
     plan, kind = bare.plan, f"profile {bare.plan.profile}, mode {bare.plan.mode.value}"
     return [
         f"stock is the published command of {plan.recipe} under bare vLLM {plan.vllm} ({kind}), without our "
-        "startup optimizations and our patches; patches without which it does not run this pair: "
+        "startup optimizations and our patches; patches that this pair needs to run: "
         f"{', '.join(plan.patches) or 'none'}",
         f"ours adds: {', '.join(_list_additions(bare, ours)) or 'none'}",
-        f"in both, since it is what is served: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
+        f"in both: {', '.join(_format_settings(bare, shared=True)) or 'none'}",
     ]
 
 
@@ -413,11 +427,6 @@ def describe_certainty(design: Design) -> str:
         return f"{pluralize(len(design.order), 'turn')}, those at a running server as one boot"
     counts = sorted({design.order.count(arm) for arm in range(len(design.arms))})
     return f"{boots}, {' to '.join(map(str, counts))} per arm"
-
-
-def synthetic_label(design: Design) -> str:
-    """Return a warning if the figures are not a real model's, else ""."""
-    return f"not a real model's figures: {design.synthetic}" if design.synthetic else ""
 
 
 def count_requests(boots: Iterable[Boot]) -> int:
@@ -484,6 +493,19 @@ def build_intervals(comparison: Comparison) -> Intervals:
     return Intervals(tuple(colored))
 
 
+def _build_sweep_intervals(design: Design, sweep: Sweep) -> Intervals:
+    best = next(point.tok_s for point in sweep.points if point.arm == sweep.best)
+    rows = [
+        Interval(
+            f"{_SWEEP_MARKS[sweep.standing(point.arm)]} {label_arm(design, point.arm)}",
+            Ratio(*(value / best for value in (point.tok_s, point.low or point.tok_s, point.high or point.tok_s))),
+            "bold" if point.arm == sweep.recommended else "",
+        )
+        for point in sweep.points
+    ]
+    return Intervals(tuple(rows))
+
+
 def build_phases_table(design: Design, boots: Sequence[Boot], arms: Sequence[int]) -> Table | None:
     """Return the median seconds of each start-up phase by arm; None unless starts were measured."""
     if not design.measures_start:
@@ -521,7 +543,7 @@ def build_latency_table(report: ExperimentReport) -> Table | None:
             head = (name_arm(report.design, arm), str(streams))
             rows += [(*head, *row) for row in list_latency_rows(groups, _LEAST_REQUESTS)]
     header = ("arm", "streams", "prompt", "latency", "requests", "p50", "p90", "p95", "p99")
-    return Table(header, tuple(rows), (1, *range(4, 9))) if rows else None
+    return Table(header, tuple(rows), (1, *range(4, 9)), keys=4) if rows else None
 
 
 def describe_energy(report: ExperimentReport) -> list[str]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from itertools import groupby
 
-from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, pluralize
+from dflash_tui.common.formatting import UNKNOWN, format_duration, format_number, format_synthetic, pluralize
 from dflash_tui.events import Event, RequestDone
 from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.experiments.analysis.measures import ArmSummary, is_uncached, median_speed, summarize_arm
@@ -28,7 +28,16 @@ from dflash_tui.experiments.design import (
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.experiments.tune_schedule import NO_ROOM, is_faster, reckon_verdict_budget
 from dflash_tui.presentation.benchmark_text import list_server_facts
-from dflash_tui.presentation.report import Cell, Meter, Note, Part, Span, Table, format_ratio, is_noisy
+from dflash_tui.presentation.report import (
+    Cell,
+    Meter,
+    Note,
+    Part,
+    Span,
+    Table,
+    format_ratio,
+    is_noisy,
+)
 from dflash_tui.presentation.verdict_text import list_confounds, mark_arm, name_arm
 
 _SCORES = "the server without speculation scores every token afterwards, which takes as long as its answers"
@@ -99,11 +108,11 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
             for arm in design.launched[:1]
         ),
         *(("server", f"{line}; it runs already, and is never stopped") for line in list_servers(design)),
-        *(("stops", f"{name}, which would disturb what is measured") for name in stopped),
+        *(("stops", f"{name}, which would disturb the measurement") for name in stopped),
     ]
-    rows += [("note", f"{design.synthetic}: figures say nothing about a real model")] if design.synthetic else []
+    rows += [("note", format_synthetic(design.synthetic))] if design.synthetic else []
     if tuning:
-        saved = f"a setting that is shown to be faster becomes the recipe {tuning.save_as}; none is overwritten"
+        saved = f"a setting shown to be faster is saved as the recipe {tuning.save_as}; no recipe is overwritten"
         rows.append(("saves", saved))
     return rows
 
@@ -231,14 +240,25 @@ def build_boots_table(progress: Progress, now: float = 0.0) -> Table:
             tries, remark = boot.attempt - 1, boot.error
         elif current and current.number == number:
             mark, took = "◐" if progress.driven else "!", format_duration(max(0.0, now - current.began))
-            count = f" {current.requests} of {progress.due}" if current.stage == "round" and progress.due else ""
-            tries, remark = current.attempt - 1, f"{STAGES.get(current.stage, current.stage)}{count}"
+            tries, remark = current.attempt - 1, describe_stage(progress)
         remark = ", ".join(filter(None, (f"attempt {tries + 1}" if tries else "", " ".join(remark.split()))))
         shown = cells[:2] if design.measures_start else cells
         arm_name = mark_arm(arm, name_arm(design, arm, _ARM))
         rows.append((str(number + 1), arm_name, Span(mark, mark), took, *shown, Span(remark, mark)))
     figures = ("start", "ready") if design.measures_start else ("start", "ready", "tok/s", "requests")
     return Table(("boot", "arm", "", "took", *figures, "remark"), tuple(rows), (0, 3, 5, 6, 7)[: 1 + len(figures)])
+
+
+def describe_stage(progress: Progress) -> str:
+    """Return the current boot's stage, or "" between boots."""
+    current = progress.current
+    if current is None or current.stage != "round":
+        return STAGES.get(current.stage, current.stage) if current else ""
+    if not progress.due:
+        return f"measuring, {pluralize(current.requests, 'request')} answered"
+    if current.requests >= progress.due:
+        return f"all {pluralize(progress.due, 'request')} answered"
+    return f"request {current.requests + 1} of {progress.due}"
 
 
 def list_prompt_parts(
@@ -349,7 +369,7 @@ def format_best(design: Design, outcome: TuneOutcome) -> str:
         return f"{name} is faster than the published setting: {format_ratio(ratio)} times the tok/s; {answers}"
     if not outcome.confirmed:
         much = f"{format_ratio(ratio)} times the tok/s of the published setting" if shown else "not shown to be faster"
-        return f"ahead so far: {name}, {much}, by the boots that it was chosen by; {answers}"
+        return f"ahead so far: {name}, {much}, by the same boots that it was chosen by; {answers}"
     refused = (
         [confound.what for confound in outcome.comparison.confounds if confound.refuses] if outcome.comparison else []
     )

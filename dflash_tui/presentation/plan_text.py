@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_tui.benchmark.prompts import name_sampling
-from dflash_tui.common.formatting import UNKNOWN, fold_line, format_duration, format_gib, format_megabytes, pluralize
+from dflash_tui.common.formatting import (
+    UNKNOWN,
+    fold_line,
+    format_duration,
+    format_gib,
+    format_megabytes,
+    format_synthetic,
+    pluralize,
+)
 from dflash_tui.engines import inventory
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine.hardware import Hardware
@@ -82,7 +90,7 @@ def _list_summary(planned: PlannedLaunch) -> list[tuple[str, str]]:
 
 
 def _list_warnings(plan: Plan) -> list[tuple[str, str]]:
-    note = [("note", f"{plan.synthetic}: figures say nothing about a real model")] if plan.synthetic else []
+    note = [("note", format_synthetic(plan.synthetic))] if plan.synthetic else []
     return [*note, *(("warning", warning) for warning in plan.warnings)]
 
 
@@ -108,7 +116,7 @@ def _name_hardware(planned: PlannedLaunch) -> str:
 def _summarize_memory(planned: PlannedLaunch) -> str:
     fit = planned.memory
     if fit is None:
-        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in what they have, and none is here"
+        return f"unknown: GPUs of class {planned.plan.hardware.value} differ in memory, and none is here"
     if not fit.knows_weights:
         return "unknown: the size of the weights is not known"
     kind = ("unified memory" if fit.unified else "GPU memory") + _name_each(planned)
@@ -187,7 +195,7 @@ def _list_start(planned: PlannedLaunch) -> Iterator[tuple[str, str]]:
     if plan.cluster and not plan.on_cpu:
         level = plan.env.get("NCCL_DEBUG", "not set")
         words = "says in each rank's log" if level.upper() in _TELLING else "does not say"
-        yield "link", f"NCCL {words} whether it talks over RoCE or sockets: NCCL_DEBUG is {level}"
+        yield "link", f"NCCL {words} whether it uses RoCE or sockets: NCCL_DEBUG is {level}"
     yield from (("" if place else "start", line) for place, line in enumerate(list_start_measures(resolved, plan)))
     if planned.memory:
         yield "memory", format_memory(planned.memory)

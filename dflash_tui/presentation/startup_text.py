@@ -14,8 +14,9 @@ from dflash_tui.common.formatting import (
     format_percent,
     pluralize,
 )
-from dflash_tui.events import Health, Phase, Step
+from dflash_tui.events import Health, Phase, Preparing, Step
 from dflash_tui.monitoring.startup_history import (
+    MIN_STEP_SECONDS,
     ExpectedStart,
     MedianSeconds,
     StartKind,
@@ -33,27 +34,27 @@ _ORDER = list(Phase)
 
 GLOSSES = (
     ("install", "the engine: a Python environment with this release of vLLM"),
-    ("check", "the models and flags are looked at, before anything is launched"),
+    ("check", "the models and flags are checked before the launch"),
     ("models", "weights are downloaded or built"),
-    ("patches", "changes of vLLM's files that the plan names are applied"),
+    ("patches", "the plan's patches of vLLM's files are applied"),
     ("inspect", "vLLM reads the models' classes once, so that the server need not"),
     (Phase.IMPORT.value, "Python imports torch and vLLM; nothing is logged meanwhile"),
     (Phase.RESOLVE.value, "vLLM reads the models' config.json and settles its own settings"),
     (Phase.ENGINE.value, "the engine process starts and takes the GPU"),
-    (Phase.RANKS.value, "the ranks on other hosts are waited for"),
+    (Phase.RANKS.value, "the server waits for the ranks on other hosts"),
     (Phase.WEIGHTS.value, "the target's weights are loaded"),
     (Phase.DRAFTER.value, "the drafter's weights are loaded"),
     (Phase.COMPILE.value, "torch.compile: cold compiles, cached loads what an earlier start compiled"),
-    (Phase.PROFILE.value, "one large batch is run to see how much memory is left"),
-    (Phase.KV_CACHE.value, "the memory that holds keys and values of the tokens is taken"),
-    (Phase.AUTOTUNE.value, "kernels are tried for the fastest"),
+    (Phase.PROFILE.value, "one large batch is run to measure how much memory is left"),
+    (Phase.KV_CACHE.value, "memory for the keys and values of tokens is reserved"),
+    (Phase.AUTOTUNE.value, "kernels are timed to find the fastest"),
     (Phase.GRAPHS.value, "decode steps are recorded as CUDA graphs"),
     (Phase.JIT.value, "kernels are compiled as they are first needed"),
     (Phase.API.value, "the HTTP server starts"),
-    (Phase.UP.value, "the log says that the server listens; nobody has asked it yet"),
+    (Phase.UP.value, "the log says that the server listens; no request was sent yet"),
     (Health.HEALTHY.value, "/health answered 200; whether it can generate is not known"),
     (Health.WARM.value, "it has answered a first real request: only now it is ready"),
-    (Phase.UNATTRIBUTED.value, "time of which the log does not say what it was"),
+    (Phase.UNATTRIBUTED.value, "time that the log does not explain"),
 )
 """The steps, phases and ends of a start, each explained in one line."""
 
@@ -69,13 +70,14 @@ class RowMark(Enum):
 
 
 class StartupRow(NamedTuple):
-    """One phase of a start: seconds so far (None if unknown), expected seconds, and a remark."""
+    """One step or phase of a start: seconds so far (None if unknown), expected seconds, a remark, and what is done."""
 
     mark: RowMark
     name: str
     seconds: float | None
     expected: MedianSeconds | None = None
     note: str = ""
+    fraction: float | None = None
 
 
 def format_expected(expected: MedianSeconds | None) -> str:
@@ -88,6 +90,28 @@ def format_spread(kind: StartKind) -> str:
     if len(kind.times_to_ready) < 2:
         return UNKNOWN
     return f"{format_duration(min(kind.times_to_ready))} – {format_duration(max(kind.times_to_ready))}"
+
+
+def build_step_rows(state: RunState, now: float, usual: Mapping[Step, MedianSeconds]) -> list[StartupRow]:
+    """Return the steps before the launch, here and on other hosts, with what they took in earlier runs.
+
+    While a step runs its seconds count up, so that it never looks dead: since its last message, or since it began if
+    its usual duration is shown.
+    """
+    rows = []
+    for step, event in state.preparing.items():
+        began = state.step_began[step]
+        guess = usual.get(step) if not event.done or event.at - began >= MIN_STEP_SECONDS else None
+        rows.append(_step_row(event, event.text, began, now, guess))
+    return rows + [_step_row(far, f"{far.host}: {far.text}", far.at, now, None) for far in state.far_steps.values()]
+
+
+def _step_row(event: Preparing, text: str, began: float, now: float, guess: MedianSeconds | None) -> StartupRow:
+    if event.done:
+        took = event.at - began if event.at > began else None  # there was nothing to do
+        return StartupRow(RowMark.DONE, event.step.value, took, guess, text)
+    since = max(0.0, now - (began if guess else event.at))
+    return StartupRow(RowMark.RUNNING, event.step.value, since, guess, text, event.fraction)
 
 
 def build_startup_rows(state: RunState, now: float, expected: ExpectedStart | None) -> list[StartupRow]:

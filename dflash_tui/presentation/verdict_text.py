@@ -32,8 +32,8 @@ MARKS = "●◆▲■▼★"  # one per arm, so that arms do not differ by colou
 _ADDED_BOOTS = 2
 _MOST_PROMPTS = 6
 _OUTPUT_HEADLINES = {
-    OutputVerdict.ALIKE: "answers alike: no more different than those of two boots of one arm",
-    OutputVerdict.DIFFERENT: "answers differ, beyond what boots of one arm differ by",
+    OutputVerdict.ALIKE: "answers alike: no more different than between two boots of one arm",
+    OutputVerdict.DIFFERENT: "answers differ more than between boots of one arm",
     OutputVerdict.UNKNOWN: "answers not compared",
 }
 _SIGNS = {Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.NO_DIFFERENCE: "=", Verdict.REFUSED: "✗"}
@@ -230,7 +230,7 @@ def list_details(report: ExperimentReport, comparison: Comparison) -> list[Note]
         lines += [] if outputs.verdict is not OutputVerdict.UNKNOWN else [format_output_headline(outputs)]
         lines += list_output_details(outputs, a, b)
     if comparison.cv is None and comparison.ratio:
-        lines.append("no request was repeated: the interval is what such requests differed by on a GB10 (17 %)")
+        lines.append("no request was repeated: the interval is the spread of such requests on a GB10 (17 %)")
     figures = {"steps/s": comparison.steps_s, "tok/s": comparison.tok_s, "AL": comparison.al}
     if ratios := [f"{name} {format_ratio(ratio)}" for name, ratio in figures.items() if ratio]:
         what = f"{_format_level(comparison)} intervals{' within these boots only' if comparison.suggestive else ''}"
@@ -285,7 +285,7 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
         return []
     over = "t test over prompts, within one boot each" if comparison.boots == (1, 1) else "Welch's t test of boot means"
     if len(design.arms) > 2 and comparison.boots != (1, 1):
-        over += ", each arm with no less than the spread of all arms together"
+        over += ", each arm's spread at least that of all arms together"
     t = f"|t| = {abs(test.t):.3g}" if abs(test.t) < _MOST_T else f"|t| over {_MOST_T}"
     df = "the normal distribution" if test.df is None else f"df {test.df:.3g}"
     least = f" if {_format_share(test.least)} or more" if comparison.suggestive else ""
@@ -297,7 +297,7 @@ def _describe_test(design: Design, comparison: Comparison) -> list[str]:
         more = pluralize(design.looks - 1, "time")
         lines.append(f"boots were added {more} after a report: each interval is at {level} for that")
     if test.drift is not None:
-        lines.append(f"drift over the boots, taken out of both arms: {100 * test.drift:+.1f} % from first to last")
+        lines.append(f"drift over the boots, removed from both arms: {100 * test.drift:+.1f} % from first to last")
     return lines
 
 
@@ -385,14 +385,14 @@ def list_output_details(outputs: OutputComparison, a: str, b: str) -> list[str]:
         return lines
     if tokens := outputs.tokens:
         lines.append(
-            f"answers: {tokens.alike} alike in every token, {tokens.rounded} part within rounding, {tokens.faults} "
+            f"answers: {tokens.alike} alike in every token, {tokens.rounded} diverge within rounding, {tokens.faults} "
             f"beyond it{f', {tokens.unscored} not scored' if tokens.unscored else ''}"
         )
         if worst := tokens.worst:
             place = f"{worst.kind}, round {worst.round + 1}{f', token {worst.place}' if worst.gap else ''}"
             early = "; one of the two answers ends early" if worst.ends_early else ""
             early += "; its tokens are alike, its streamed words or tool calls are not" if worst.loses_words else ""
-            lines.append(f"largest gap of a token in an answer that parts: {worst.gap:.4g} nats ({place}{early})")
+            lines.append(f"largest gap of a token in an answer that diverges: {worst.gap:.4g} nats ({place}{early})")
         lines.append(
             f"measured rounding: {tokens.rounding:.4g} nats at most, {tokens.positions} tokens without speculation, "
             "decoded one at a time against read at once"
@@ -426,7 +426,7 @@ def list_first_difference(outputs: OutputComparison, a: str, b: str) -> list[str
     streams = f" ×{first.streams}" if first.streams != 1 else ""
     boots = " and ".join(str(number + 1) for number in first.boots)
     where = f"{first.kind}{streams}, round {first.round + 1}, boots {boots}"
-    which = "where it parts" if outputs.tokens else "soonest"
+    which = "where it diverges" if outputs.tokens else "soonest"
     return [f"{which}: {where}, from {outputs.unit} {first.position} on", *excerpts]
 
 

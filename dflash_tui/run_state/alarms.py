@@ -98,12 +98,12 @@ _IDLE, _BUSY = 0.1, 0.5
 _RANK_TROUBLES = {
     RankState.ENDED: (
         "has ended",
-        "rank 0 is being stopped, since it cannot go on alone; dflash-tui why shows the cause",
+        "rank 0 is being stopped, since it cannot continue alone; dflash-tui why shows the cause",
     ),
     RankState.SUSPENDED: ("is suspended", "on {host}: dflash-tui ps names the run, kill -CONT resumes its processes"),
     RankState.LOST: (
         "is silent",
-        "check the cable and the host: ping {host}; it goes on when the connection is back within seconds",
+        "check the cable and the host: ping {host}; the server continues if the connection is back within seconds",
     ),
 }
 
@@ -116,9 +116,9 @@ def check_ranks(state: RunState, now: float) -> Alarm | None:
             what, hint = trouble
             return Alarm("rank", sample.since, f"{name} {what}", sample.why, hint.format(host=sample.host))
         if sample.state is RankState.RUNNING and now - sample.at > _KEEPER_SILENT_SECONDS:
-            evidence = f"the keeper has said nothing of it for {format_duration(now - sample.at)}"
+            evidence = f"the keeper has not reported on it for {format_duration(now - sample.at)}"
             hint = "press S to stop the server, on all hosts"
-            return Alarm("rank", sample.at, f"nobody watches {name}", evidence, hint)
+            return Alarm("rank", sample.at, f"{name} is not watched", evidence, hint)
     return None
 
 
@@ -184,10 +184,10 @@ def check_halves(state: RunState, now: float) -> Alarm | None:
     if not idle or now - since < HALF_SECONDS:
         return None
     if len(idle) < len(loads):
-        what = f"half a server: {' and '.join(load.name for load in idle)} does nothing"
+        what = f"half a server: {' and '.join(load.name for load in idle)} is idle"
         hint = "see both logs, and the kernel's log there; if it persists, press S to stop the server, on all hosts"
     else:
-        what = "half a server: no rank does anything, as if they waited for each other"
+        what = "half a server: all ranks are idle, as if they waited for each other"
         hint = "check the link between the hosts; if it persists, press S to stop the server, on all hosts"
     return Alarm("half a server", since, what, f"{pause.describe(now)}; {', '.join(load.text for load in loads)}", hint)
 
@@ -423,7 +423,7 @@ def _check_graphs(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
             "choose an attention backend that takes whole graphs with speculation (--attention-backend FLASH_ATTN or "
             "TRITON_ATTN); published for a GB10: 55.2 instead of 47.5 tok/s (vllm#49547)"
         )
-        return Alarm("graphs", launched.at, "CUDA graphs run in pieces (PIECEWISE)", pieces[0], hint)
+        return Alarm("graphs", launched.at, "CUDA graphs are piecewise", pieces[0], hint)
     part = "the drafter" if all("running the draft eagerly" in line for line in lost or ()) else "the server"
     hint = "choose another attention backend (--set attention-backend=triton_attn), or --mode compile"
     return Alarm("graphs", launched.at, f"vLLM dropped the CUDA graphs of {part}", (lost or ("",))[0], hint)
@@ -441,7 +441,7 @@ def _check_kernels(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
     if not launched.hardware:
         what = "FP4 weights run on Marlin, a fallback if the GPU has FP4 arithmetic (GB10, RTX 50, B200)"
     hint = (
-        "unset VLLM_NVFP4_GEMM_BACKEND and VLLM_USE_FLASHINFER_MOE_FP4, and take a vLLM built for this GPU; "
+        "unset VLLM_NVFP4_GEMM_BACKEND and VLLM_USE_FLASHINFER_MOE_FP4, and use a vLLM built for this GPU; "
         "an A/B tells which is faster: --vary moe-backend=auto,marlin, or linear-backend"
     )
     return Alarm("kernels", launched.at, what, lines[0], hint)
@@ -566,7 +566,7 @@ def _check_queue(state: RunState, now: float) -> Alarm | None:
     if str(queue.running) != limit and queue.seconds < 2 * _QUEUE_SECONDS:
         return None
     what = f"requests queue behind --max-num-seqs {limit}" if limit == str(queue.running) else "requests queue"
-    hint = "raise --max-num-seqs, or send fewer at once: what waits gets its first token only after another has ended"
+    hint = "raise --max-num-seqs, or send fewer at once: queued requests get a first token only after another ends"
     return Alarm("queue", queue.since, what, evidence, hint)
 
 
@@ -591,7 +591,7 @@ def _check_sampler(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001
     if (line := next(lines, None)) is None:
         return None
     hint = (
-        "send no `seed` and no logprobs with a request, or mend what the line names (the nvcc of FlashInfer); what it "
+        "send no `seed` and no logprobs with a request, or fix what the line names (the nvcc of FlashInfer); what it "
         "costs is not published, an A/B shows it: --vary env.VLLM_USE_FLASHINFER_SAMPLER=0,1"
     )
     return Alarm("sampler", line.at, "tokens are drawn by PyTorch, not by FlashInfer's kernel", line.text, hint)
@@ -630,8 +630,8 @@ def _check_neighbour(state: RunState, now: float) -> Alarm | None:
     since = condition_start(state.processors, is_crowded)
     if now - since < _NEIGHBOUR_SECONDS:
         return None
-    evidence = f"others keep {last.others:.1f} of {last.total} processors busy, the server {last.busy:.1f}"
-    hint = "see top; stop them, or run the server under taskset or with a higher priority: what they take it lacks"
+    evidence = f"other programs keep {last.others:.1f} of {last.total} processors busy, the server {last.busy:.1f}"
+    hint = "stop them (see top), or run the server under taskset or with a higher priority"
     return Alarm("foreign load", since, "other programs use the processors", evidence, hint)
 
 
@@ -643,7 +643,7 @@ def _check_kv_padding(state: RunState, now: float) -> Alarm | None:  # noqa: ARG
         return None
     line = lines[shares.index(max(shares))]
     room = state.log_figures.get("kv_cache_memory")
-    left = f"; {room.value:.2f} GiB are there for it" if room else ""
+    left = f"; {room.value:.2f} GiB are available" if room else ""
     hint = (
         "raise gpu-memory-utilization, lower max-num-seqs or the number of captured graph sizes, or use a newer vLLM; "
         "requests that find no room wait"

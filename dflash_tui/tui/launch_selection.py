@@ -32,7 +32,7 @@ class Suitability(StrEnum):
 
 MARKS = (
     (Suitability.YES.value, "Would start: the checks of class, driver and memory pass"),
-    (Suitability.MAYBE.value, "May start: its memory is tight or not known"),
+    (Suitability.MAYBE.value, "May start: its memory is tight or unknown"),
     (
         Suitability.NO.value,
         "Would not start here: no such GPU, its driver is too old, too little memory, or known to fail",
@@ -253,7 +253,7 @@ class LaunchSelection:
         elif outline.memory.requests is not None and outline.memory.requests < 1:
             doubt = "it may not fit: the estimate is above what vLLM may take"
         return SuitabilityReason(
-            Suitability.MAYBE if doubt else Suitability.YES, doubt or "class, driver and memory suit"
+            Suitability.MAYBE if doubt else Suitability.YES, doubt or "class, driver and memory fit"
         )
 
     def _find_hindrance(self, outline: LaunchOutline) -> str:

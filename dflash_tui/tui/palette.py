@@ -8,12 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, cast
 
-from textual import on, work
-from textual.app import ComposeResult
+from textual import work
 from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Input, Static
 
 from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.explanation import Explanation, format_explanation
@@ -23,10 +20,10 @@ from dflash_tui.monitoring import recording
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Dialog, is_below_screen
+from dflash_tui.tui.dialogs.basic import ListDialog, is_below_screen
 from dflash_tui.tui.dialogs.runs import HistoryScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.widgets.basic import TextField, once_composed, render_error
+from dflash_tui.tui.widgets.basic import render_error
 
 
 class Panel(Protocol):
@@ -106,7 +103,7 @@ class PanelCommands(Provider):
             "Launch screen", "recipes, and the plan of the highlighted one", partial(self.panel.action_show, "launch")
         )
         yield Command("Tune", "find the fastest setting of the highlighted recipe", self._tune)
-        yield Command("Explain a log", "why any vLLM failed, by its log file", self._explain_log)
+        yield Command("Explain a log", "why any vLLM failed, from its log file", self._explain_log)
         yield Command("Live screen", "the run being watched", partial(self.panel.action_show, "live"))
         yield Command("Chat", "talk with the server that is watched, or the newest", self.panel.action_chat)
         yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
@@ -151,10 +148,7 @@ def escape_markup(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-_EDGES = 4
-
-
-class LogDialog(Dialog[None]):
+class LogDialog(ListDialog[None]):
     """Asks for a log file, and explains why its server failed."""
 
     HEADING: ClassVar = "explain a log"
@@ -163,43 +157,28 @@ class LogDialog(Dialog[None]):
         super().__init__()
         self.explanation: Explanation | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -wide"):
-            yield TextField(id="log-file", placeholder="log file of any vLLM, docker or journalctl")
-            with VerticalScroll(id="explanation"):
-                yield Static(id="why", markup=False)
-
-    @once_composed
     def on_mount(self) -> None:
-        self.query_one("#explanation").display = False
-        self.query_one(TextField).open()
+        self.open_field(placeholder="log file of any vLLM, docker or journalctl")
 
     def on_resize(self) -> None:
         """Re-wrap the text."""
         if self.explanation:
-            self._show(self.explanation)
+            self.show_detail(format_explanation(self.explanation, self.row_width))
 
-    @on(Input.Submitted)
-    def _explain(self, event: Input.Submitted) -> None:
-        if name := event.value.strip():
-            self._read(str(Path(name).expanduser().absolute()))
+    def action_take(self) -> None:
+        """Explain the log of the typed name."""
+        if name := self.field.value.strip():
+            self.read(str(Path(name).expanduser().absolute()))
 
     @work(exclusive=True)
-    async def _read(self, name: str) -> None:
-        self._write(Content(f"reading {name} …"))
+    async def read(self, name: str) -> None:
+        """Read a log in a thread and explain it."""
+        self.show_detail(f"reading {name} …")
         try:
             self.explanation = await asyncio.to_thread(lambda: explain_log(LogSource(name)))
         except DflashError as error:
             self.explanation = None
-            self._write(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error.what, error.evidence, error.hint))
         else:
-            self._show(self.explanation)
-            self.query_one("#explanation").focus()
-
-    def _show(self, explanation: Explanation) -> None:
-        width = self.query_one(".dialog").content_size.width - _EDGES
-        self._write(Content(format_explanation(explanation, width)))
-
-    def _write(self, content: Content) -> None:
-        self.query_one("#explanation").display = True
-        self.query_one("#why", Static).update(content)
+            self.on_resize()
+            self.detail.focus()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,27 @@ from dflash_tui.experiments.progress import Progress
 from dflash_tui.tui.dialogs.basic import ErrorDialog
 
 
-def share_report(screen: Screen[Any], markdown: str, folder: Path, *, has_picture: bool = True) -> None:
-    """Copy a report, and write it and a picture of the screen to `folder` as `report.md` and `report.svg`."""
+def share_report(
+    screen: Screen[Any], markdown: str, folder: Path, *, has_picture: bool = True, more: Mapping[str, str] | None = None
+) -> None:
+    """Copy a report, and write it and a picture of the screen to `folder` as `report.md` and `report.svg`.
+
+    `more` are further files by their paths in it, such as those of a leaderboard.
+    """
     screen.app.copy_to_clipboard(markdown)
-    files = {"report.md": markdown}
+    files = {"report.md": markdown} | {path: redact_secrets(text) for path, text in (more or {}).items()}
     if has_picture:
         files["report.svg"] = redact_secrets(screen.app.export_screenshot())
     for name, text in files.items():
         try:
+            private_files.ensure_private_folder((folder / name).parent)
             private_files.write_private_file(folder / name, text.encode())
         except OSError as error:
             do = "the clipboard has the report, if the terminal allows OSC 52"
             failure = DflashError(f"{folder / name} cannot be written", evidence=error.strerror or str(error), hint=do)
             screen.app.push_screen(ErrorDialog(failure))
             return
-    written = f"{folder / 'report.md'}{' and .svg' if has_picture else ''}"
+    written = f"{folder / 'report.md'}{' and .svg' if has_picture else ''}{', and what leaderboards take' * bool(more)}"
     screen.notify(f"wrote {written}; the report is copied, if the terminal allows OSC 52", markup=False, timeout=10)
 
 

@@ -117,13 +117,13 @@ def test_cold_starts_find_empty_caches(words, first, kept):
             "on: start.fork: the engine process is spawned",
         ),
         (("--vary", "profile=stock,nope"), "nope: demo-cpu has no profile"),
-        (("--vary", "n=7,07"), "come to the same launch"),
+        (("--vary", "n=7,07"), "result in the same launch"),
         (("--suite", "nope"), "no suite"),
         (("--vary", "env.HF_TOKEN=a,b"), "secret"),
         (("--vary", 'model-loader-extra-config={"aws_secret_access_key": "a"},{}'), "secret"),
     ],
 )
-def test_a_mistake_is_told_before_anything_begins(words, said):
+def test_mistake_is_reported_before_start(words, said):
     """With what was wrong and in which arm."""
     with pytest.raises(UsageError, match=said):
         experiment("demo-cpu", *words)
@@ -211,7 +211,7 @@ def test_plan_shows_boots_duration_and_stopped_servers(estimate, snapshot):
     assert {name: rows[name] for name in ("boots", "takes", "stops", "note")} == snapshot
 
 
-def test_actions_without_an_experiment_say_so(capsys):
+def test_actions_without_experiment_give_hint(capsys):
     """A list of nothing says how to begin."""
     assert main.main(["ab", "list"]) == 0
     assert "dflash-tui ab RECIPE" in capsys.readouterr().err

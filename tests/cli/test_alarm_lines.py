@@ -23,7 +23,7 @@ async def _announced(printed: Callable[[], str]) -> list[str]:
         said += printed()
         return word in said
 
-    task = asyncio.create_task(event_lines.AlarmLines(state, as_json=False).print_for_ever())
+    task = asyncio.create_task(event_lines.AlarmLines(state).print_for_ever())
     state.apply(Suspended(time.time(), (4711,)))
     await until(lambda: has("4711"))
     state.apply(Suspended(time.time(), (4711,)))

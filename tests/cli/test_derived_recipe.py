@@ -54,56 +54,6 @@ def test_plan_names_required_release_and_draft_count(tmp_path, capsys):
     assert [line.split("→ ")[1] for line in (fix, fewer)] == ["--vllm 0.28.0", "--num-speculative-tokens 7"]
 
 
-def test_draft_count_missing_in_config_is_requested(tmp_path, capsys):
-    target = TARGET | {"architectures": ["NemotronHForCausalLM"]}
-    words = ["--target", model(tmp_path / "big", target), "--gpu", "h100", "--drafter"]
-    words += [model(tmp_path / "small", {"architectures": ["DSparkDraftModel"]})]
-    assert main.main(["plan", *words]) == 2
-    assert "--num-speculative-tokens" in capsys.readouterr().err
-    assert main.main(["plan", *words, "--num-speculative-tokens", "5"]) == 0
-    assert '"num_speculative_tokens": 5' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("gpu", "cache"), [("gb10", "fp8"), ("h100", None)])
-def test_machine_class_gets_its_own_plan_rules(tmp_path, gpu, cache, capsys):
-    """And nobody reported a derived pair anywhere, so no class is one where it is known."""
-    assert main.main(["plan", "--target", model(tmp_path / "big", TARGET), "--gpu", gpu, "--json"]) == 0
-    out, err = capsys.readouterr()
-    plan = json.loads(out)
-    words = plan["argv"]
-    assert (words[words.index("--kv-cache-dtype") + 1] if "--kv-cache-dtype" in words else None) == cache
-    assert "known on" not in plan["standing"]["why"]
-    assert "gb10: kv-cache-dtype=fp8" in err
-
-
-@pytest.mark.parametrize(
-    "index", ['{"weight_map": {"a": "mod', '{"weight_map": {"a": "model-00002-of-00002.safetensors"}}']
-)
-def test_half_an_index_of_weights_is_refused(tmp_path, capsys, index):
-    big = model(tmp_path / "big", TARGET)
-    (tmp_path / "big" / "model.safetensors.index.json").write_text(index)
-    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 1
-    assert "is not whole" in capsys.readouterr().err
-
-
-def test_huge_and_endless_model_files_are_handled(tmp_path, capsys):
-    """A config.json of 50 MB, a template that never ends, and a tokenizer without added tokens."""
-    big = model(tmp_path / "big", TARGET | {"notes": "a" * (50 << 20)})
-    template = "{% for i in range(10**12) %}<tool_call>{% endfor %}" + "{% if a %}" * 5000
-    (tmp_path / "big" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    (tmp_path / "big" / "tokenizer.json").write_text('{"model": {}}')
-    assert main.main(["plan", "--target", big, "--gpu", "h100"]) == 0
-    assert "no tool-call-parser" in capsys.readouterr().err
-
-
-def test_a_relative_folder_becomes_absolute(tmp_path, monkeypatch, capsys):
-    """The server starts in the folder of its run."""
-    big = model(tmp_path / "big", TARGET)
-    monkeypatch.chdir(tmp_path)
-    assert main.main(["plan", "--target", "./big", "--gpu", "h100", "--json"]) == 0
-    assert big in json.loads(capsys.readouterr().out)["argv"]
-
-
 def test_config_text_never_becomes_recipe_key(tmp_path):
     """Rules are written into comments, and what they quote has one line."""
     words = ["X\nenv: {LD_PRELOAD: /x.so}\n#\u2028\x85\r", "Y" * 1000]
@@ -160,11 +110,6 @@ def test_unreadable_hub_repository_is_explained(hub, files, refusal, word, capsy
     assert not list(paths.derived_recipes_folder().glob("*"))
 
 
-def test_a_recipe_or_a_target_is_named(capsys):
-    assert main.main(["plan", *["demo-cpu", "--target", "a/b"]]) == 2
-    assert capsys.readouterr().err
-
-
 def test_target_alone_lists_drafters_of_hub_tree(hub, capsys):
     """A target without a head of its own: the one that the tree has is offered."""
     hub.repos = {
@@ -181,28 +126,6 @@ def test_target_alone_lists_drafters_of_hub_tree(hub, capsys):
     assert "0.28.0" in error
     assert main.main(["plan", "--target", "owner/big", "--drafter", "z/big-DFlash2", "--gpu", "h100"]) == 0
     assert not hub.sent("model.safetensors")
-
-
-def test_drafter_with_matching_precision_is_proposed_first(hub, capsys):
-    """Those of one name alone change places; the plan and a recipe say it, too."""
-    names = ["z/big-DFlash", "z/big-DFlash-FP8", "z/big-DFlash-NVFP4"]
-    hub.repos = {name: {"config.json": json.dumps(DRAFTER).encode(), "model.safetensors": b"w"} for name in names}
-    hub.repos["owner/big-NVFP4"] = {
-        "config.json": json.dumps(TARGET | {"mtp_num_hidden_layers": 0}).encode(),
-        "model.safetensors": b"w",
-    }
-    hub.tags = {name: ["base_model:owner/big-NVFP4"] for name in names}
-    assert main.main(["plan", "--target", "owner/big-NVFP4", "--gpu", "h100"]) == 2
-    error = capsys.readouterr().err
-    listed = [line for line in error.splitlines() if line.startswith("hub ")]
-    assert [line.split()[2] for line in listed] == [names[2], *names[:2]]
-    assert ["own precision" in line for line in listed] == [True, False, False]
-    assert error.count(f"--drafter {names[2]}") == 2
-    words = ["--target", "owner/big-NVFP4", "--drafter"]
-    assert main.main(["recipes", "new", "mine", *words, names[2]]) == 0
-    assert "own precision" in (paths.user_recipes_folder() / "mine.yaml").read_text()
-    assert main.main(["plan", *words, names[1], "--gpu", "h100"]) == 0
-    assert "own precision" in capsys.readouterr().err
 
 
 MISTRAL = '{"chat_template": "[TOOL_CALLS]"}'
@@ -229,31 +152,3 @@ def test_plan_takes_parser_from_chat_template(hub, tmp_path, capsys, files, pars
         argv = json.loads(out)["argv"]
         assert ("no tool-call-parser: " in err) == (parser is None)
         assert (argv[argv.index("--tool-call-parser") + 1] if "--tool-call-parser" in argv else None) == parser
-
-
-@pytest.mark.parametrize(
-    ("settings", "refused"),
-    [
-        (["tool-call-parser=llama3_json"], "tool-call-parser llama3_json needs <|python_tag|>"),
-        (["tool-call-parser=hermes"], ""),
-    ],
-)
-def test_named_parser_is_checked_against_tokenizer(tmp_path, capsys, settings, refused):
-    folder = Path(model(tmp_path / "smollm2", {"architectures": ["LlamaForCausalLM"]}))
-    for file in (Path(__file__).parents[1] / "data/smollm2").iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    words = [word for setting in (*settings, "enable-auto-tool-choice=true") for word in ("--set", setting)]
-    assert main.main(["plan", "--target", str(folder), "--method", "none", "--gpu", "h100", *words]) == 0
-    planned = capsys.readouterr().err
-    main.main(["doctor", str(only_recipe()), *words])
-    for said in (planned, "".join(capsys.readouterr())):
-        assert refused in said
-        assert ("✗ parsers" in said) == bool(refused)
-
-
-def test_plan_without_drafting_asks_no_model_tree(hub):
-    hub.repos = {"owner/big": {"config.json": json.dumps(TARGET).encode(), "model.safetensors": b"w"}}
-    assert main.main(["plan", "--target", "owner/big", "--method", "none", "--gpu", "h100"]) == 0
-    assert "api/models" not in {asked.path for asked in hub.asked}
-    assert main.main(["plan", "--target", "owner/big", "--method", "mtp", "--gpu", "h100"]) == 0
-    assert "api/models" in {asked.path for asked in hub.asked}

@@ -13,7 +13,7 @@ from dflash_tui import __version__
 from dflash_tui.cli.main import main
 from dflash_tui.machine.network import Network
 from dflash_tui.peers.connection import Greeting
-from dflash_tui.peers.far_installer import MARK
+from dflash_tui.peers.far_program import MARK
 from tests.support import escapes
 from tests.support.far_home import FarHome
 from tests.support.pty_terminal import ENTER, LEAVE, NO_MOUSE
@@ -64,7 +64,7 @@ def test_far_stderr_sends_no_escapes_to_terminal(far, tmp_path):
     assert done.stderr.count(escapes.SEEN) == escapes.all_of_them().count(escapes.SEEN)
 
 
-def test_what_is_piped_in_arrives(far):
+def test_piped_input_arrives(far):
     """A log in a pipe is read there; the failure in it has an exit code of its own."""
     log = "ValueError: Free memory on device cuda:0 (9.0/80.0 GiB) on startup is less than desired GPU memory\n"
     command = [*PROGRAM, "--host", "spark-b", "why", "-", "--json"]
@@ -103,7 +103,7 @@ def test_terminal_is_asked_before_far_install(far, terminal, tmp_path, answer, c
     put_far_program(far, "exit 7")
     there = (far.root / "near" / "ssh").read_text()
     install = f'touch {installed}; echo "{MARK} installed /far/program 3.12"; cat >/dev/null; exit'
-    first = f"case $words in *venv*) {install};; esac\n[ -e {installed} ] || exit 127"
+    first = f"case $words in *install.sh*) {install};; esac\n[ -e {installed} ] || exit 127"
     far.put_answer(f"for words; do :; done\n{first}\n{there}")
     window = terminal("--host", "spark-b")
     window.until(b"[y/N]")
@@ -136,7 +136,7 @@ def test_unreachable_host_is_reported_in_one_sentence(far, said, word, capsys):
     assert word in capsys.readouterr().err
 
 
-def test_what_is_no_other_host_is_refused(capsys):
+def test_invalid_other_host_is_refused(capsys):
     assert main(["--host=-oProxyCommand=touch x", "ps"]) == 2
     assert "-oProxyCommand=touch x" in capsys.readouterr().err
 

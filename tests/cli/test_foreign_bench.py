@@ -118,8 +118,8 @@ def test_only_the_named_key_is_sent(capfd, monkeypatch):
 @pytest.mark.parametrize(
     ("server", "code", "words"),
     [
-        (OpenAIServer(texts={"/v1/models": PAGE}), 1, "is no server of models: it has a web page, “Router login”"),
-        (OpenAIServer(texts={"/v1/models": "{}"}), 1, "is no server of models: it has no list of models"),
+        (OpenAIServer(texts={"/v1/models": PAGE}), 1, "is not a model server: it returned a web page, “Router login”"),
+        (OpenAIServer(texts={"/v1/models": "{}"}), 1, "is not a model server: it returned no list of models"),
         (OpenAIServer(models=("a", "b")), 2, "serves 2 models"),
         (OpenAIServer(pieces=(), usage=False), 6, "does not answer a chat with m"),
         (OpenAIServer(refused=("model",)), 6, "does not answer a chat with m"),
@@ -157,7 +157,7 @@ def test_a_change_of_model_between_answers_fails(capfd):
     with OpenAIServer(answers_as=("m", "m", "other")).serve() as url:
         assert main(["bench", url]) == 0
         text = capfd.readouterr().out
-    assert text.count("failed: the server changed its model: it answers as other, and before as m") == 4
+    assert text.count("failed: the server changed its model: it answers as other, and answered before as m") == 4
     assert "4 failed" in text
 
 
@@ -170,7 +170,7 @@ def test_an_own_certificate_is_one_sentence(capfd, tmp_path):
     context.load_cert_chain(files[1], files[0])
     with OpenAIServer(tls=context).serve() as url:
         assert main(["bench", url]) == 1
-    assert "is its own, of no known authority: reach the server by http over ssh -L" in capfd.readouterr().err
+    assert "is self-signed or of an unknown authority: connect by http over ssh -L" in capfd.readouterr().err
 
 
 def test_slow_server_is_reported(capfd, monkeypatch):

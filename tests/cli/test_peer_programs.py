@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.cli.main import main
-from dflash_tui.peers.far_installer import MARK
+from dflash_tui.peers.far_program import MARK
 
 OVER_TWO = ("demo-cpu", "--peer", "spark-b", "--set", "tensor-parallel-size=2")
 COMMANDS = [("plan", *OVER_TWO), ("doctor", *OVER_TWO), ("up", *OVER_TWO, "--detach")]
@@ -21,7 +21,7 @@ def far(tmp_path, monkeypatch) -> Path:
     installed: Path = tmp_path / "installed"
     agent = f"exec {sys.executable} -P -m dflash_tui agent hello"
     install = f'echo x >>{installed}; echo "{MARK} installed /far/program 3.12.3"; cat >/dev/null'
-    script = f'case "$words" in *venv*) {install};; *) [ ! -e {installed} ] || {agent}; exit 127;; esac'
+    script = f'case "$words" in *install.sh*) {install};; *) [ ! -e {installed} ] || {agent}; exit 127;; esac'
     (tmp_path / "ssh").write_text(f"#!/bin/sh\nfor words; do :; done\n{script}\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -29,7 +29,7 @@ def far(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_headless_it_is_refused_and_says_how(far, capsys, words):
+def test_untrusted_recipe_without_terminal_is_refused(far, capsys, words):
     assert main([*words]) == 2
     assert "--install-peers" in capsys.readouterr().err
     assert not far.exists()

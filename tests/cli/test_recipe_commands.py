@@ -88,16 +88,6 @@ def test_show_prints_the_file(capsys):
     assert said.err == f"{RECIPES / 'qwen3.5-27b.yaml'}\n"
 
 
-def test_show_prefers_the_users_file(mine, capsys):
-    """A file of the same name in the user's folder wins, in the list as well."""
-    (mine / "demo-cpu.yaml").write_text(FULL)
-    assert main.main(["recipes", "show", "demo-cpu"]) == 0
-    assert capsys.readouterr().out == FULL
-    assert main.main(["recipes"]) == 0
-    assert recipe_loader.find_recipe("demo-cpu").title in capsys.readouterr().out
-    assert f"title: {recipe_loader.find_recipe('demo-cpu').title}\n" in FULL
-
-
 def test_new_recipe_passes_check_and_has_plan(folders, capsys, snapshot):
     """The template passes the check, has a plan, and names the schema that is written beside it."""
     assert main.main(["recipes", "new", "mine-1.0"]) == 0
@@ -120,14 +110,6 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
     assert (mine / "mine.yaml").read_text() == FULL
 
 
-@pytest.mark.parametrize("name", ["../x", "Mine"])
-def test_a_new_recipe_has_a_plain_name(name, capsys, folders, snapshot):
-    """2, and nothing is written."""
-    assert main.main(["recipes", "new", "--", name]) == 2
-    assert capsys.readouterr().err == snapshot
-    assert not (folders / "config").exists()
-
-
 def test_the_shipped_schema_is_the_structs(capsys):
     """What is printed is what is shipped; `recipes schema` writes it anew after a change of the structs."""
     assert main.main(["recipes", "schema"]) == 0
@@ -141,7 +123,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
+def test_schema_and_structs_reject_same_files(validator, tmp_path):
     """Types, patterns, bounds, unknown and missing keys; every shipped recipe fits it."""
     validator.validate(yaml_loader.parse_yaml_value(FULL))
     for name in (*SHIPPED, "_template"):

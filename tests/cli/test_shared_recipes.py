@@ -1,9 +1,10 @@
 """`recipes add`, `import` and `update`: what others wrote is checked and said, bounded, and never run unseen."""
 
+import itertools
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -40,11 +41,7 @@ def web(monkeypatch) -> Callable[[Answer], list[httpx.Request]]:
 
 def sent(data: str | bytes) -> httpx.Response:
     """Return an answer whose body comes over a connection."""
-
-    async def body() -> AsyncIterator[bytes]:
-        yield data.encode() if isinstance(data, str) else data
-
-    return httpx.Response(200, content=body())
+    return httpx.Response(200, content=iter([data.encode() if isinstance(data, str) else data]))
 
 
 def own_recipes() -> set[str]:
@@ -90,11 +87,7 @@ def test_recipe_download_sends_no_secrets(web, capsys, monkeypatch):
 
 
 def endless(request: httpx.Request) -> httpx.Response:
-    async def body() -> AsyncIterator[bytes]:
-        while True:
-            yield b"#" * 65536
-
-    return httpx.Response(200, content=body())
+    return httpx.Response(200, content=itertools.repeat(b"#" * 65536))
 
 
 REFUSED: dict[str, tuple[str, Answer]] = {
@@ -139,7 +132,7 @@ def test_imported_command_becomes_recipe_naming_omissions(capsys):
     assert main.main(["recipes", "import", "--name", "mine", "--", *words]) == 0
     out, err = capsys.readouterr()
     assert out.strip() == str(paths.user_recipes_folder() / "mine.yaml")
-    assert "left out    --host 0.0.0.0" in err
+    assert "omitted     --host 0.0.0.0" in err
     assert "--trust-remote-code" in err
     assert recipe_loader.find_recipe("mine").flags == {"max-num-seqs": 8, "trust-remote-code": True}
     assert main.main(["plan", "mine", "--gpu", "h100"]) == 0

@@ -10,11 +10,10 @@ import yaml
 from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, EngineError, UsageError
-from dflash_tui.engines import installation, inventory
+from dflash_tui.engines import installation
 from dflash_tui.experiments import controller, store
 from dflash_tui.launch import preparation, recipe_trust
 from dflash_tui.launch.recipe_trust import Ingredient, Untrusted
-from dflash_tui.planning import patch_file
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from tests.patching.conftest import CPU_FILE, PUBLISHED, build
@@ -53,7 +52,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_headless_it_is_refused_and_says_how(engine, capsys, words, folders):
+def test_untrusted_recipe_without_terminal_is_refused(engine, capsys, words, folders):
     code, said = run(capsys, *words)
     assert code == 2
     assert PRELOAD in said
@@ -83,15 +82,6 @@ def test_trust_is_kept_until_the_recipe_changes(engine, capsys):
     change_recipe(LD_PRELOAD="/nowhere/evil.so")
     assert run(capsys, *install)[0] == 0
     assert paths.trusted_recipes_file().stat().st_mode & 0o777 == 0o600
-
-
-def test_same_recipe_file_by_path_is_trusted(engine, capsys, tmp_path):
-    """And a fetched file is asked about like any other."""
-    copy = tmp_path / "fake.yaml"
-    copy.write_text((paths.user_recipes_folder() / "fake.yaml").read_text())
-    assert run(capsys, "engine", "install", str(copy))[0] == 2
-    assert run(capsys, "engine", "install", "fake", "--trust")[0] == 0
-    assert run(capsys, "engine", "install", str(copy))[0] == 0
 
 
 def test_settings_given_by_hand_need_no_trust(engine, capsys):
@@ -149,7 +139,7 @@ def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     assert (code, PRELOAD in said) == (2, True)
     with pytest.raises(DflashError) as error:
         controller.resume_experiment(design)
-    assert "by --trust" in error.value.evidence
+    assert "with --trust" in error.value.evidence
 
 
 def test_check_lists_what_recipes_run(engine, capsys):
@@ -257,7 +247,7 @@ def test_file_swapped_during_question_is_not_trusted(patched, terminal):
     write_patch(MINE, "second")
     change_recipe(LD_PRELOAD="/nowhere/worse.so")
     window.type("y\r")
-    assert "have not said yes" in " ".join(window.until(b"until it changes").decode().split())
+    assert "not trusted yet" in " ".join(window.until(b"until it changes").decode().split())
     assert window.ended() == 2
     planned = command_line.planned("fake")
     untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])
@@ -280,24 +270,3 @@ def test_changed_copy_of_shipped_patch_needs_trust(patched, capsys):
     write_patch("cpu-expand-kernel.yaml", "evil")
     assert run(capsys, "engine", "install", "demo-cpu")[0] == 2
     assert patched.read_text() == PUBLISHED.read_text()
-
-
-def test_every_patch_command_requires_trust(patched):
-    planned = command_line.planned("fake")
-    engine = inventory.find_any_engine(patched.parents[5])
-    assert engine
-    events: list[object] = []
-    with pytest.raises(UsageError, match="not said yes"):
-        asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
-    assert list_marks(patched) == set()
-    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
-    asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
-    write_patch(MINE, "second")
-    with pytest.raises(UsageError, match="not said yes"):
-        asyncio.run(preparation.make_patched_engine(planned.plan, engine, events.append))
-    assert list_marks(patched) == {"# first"}
-
-
-def test_check_lists_foreign_patches(patched, capsys):
-    assert main.main(["recipes", "check", "fake"]) == 0
-    assert "\n  patch       mine changes " in capsys.readouterr().out

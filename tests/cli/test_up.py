@@ -6,6 +6,7 @@ import asyncio
 import msgspec
 import pytest
 
+from dflash_tui.cli import console
 from dflash_tui.cli.commands import up
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.run_state.state import RunState
@@ -27,6 +28,7 @@ def run(folders) -> Run:
 
 
 async def _watch(run: Run, *, as_json: bool) -> None:
+    console.use_json(as_json)
     args = argparse.Namespace(json=as_json, every=60, detach=False, foreground=False)
     await up._watch(args, run, RunState())
 

@@ -129,14 +129,6 @@ def test_a_log_is_read_from_a_pipe(folders):
     assert "34736" in "".join(ended.stdout.splitlines()[:3])
 
 
-def test_missing_log_is_not_called_missing_run(failed, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["why", "serve.log"]) == 2
-    error = capsys.readouterr().err
-    assert "serve.log" in error
-    assert "no run called" not in error
-
-
 def test_what_is_no_log_ends_with_2(tmp_path, capsys):
     """Of a folder, and of a name that is neither a run nor a file."""
     for words in (["why", str(tmp_path)], ["why", "nope"], ["why", "./nope"], ["why", "-", "--report"]):

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from dflash_tui.cli import console
 from dflash_tui.cli.commands import servers
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
@@ -88,6 +89,7 @@ def run(data: bytes) -> None:
         assert 1 < each.pid < 1 << 31
         assert registry.find_run(each.id) == each
     for as_json in (False, True):
+        console.use_json(as_json)
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
             assert (
                 servers.ps(Namespace(command="runs", run="", program="", all=True, json=as_json, verbose=not as_json))

@@ -5,8 +5,7 @@ import hashlib
 import os
 import sys
 import venv
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ import requests
 
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
-from dflash_tui.engines.patching import text_edits
 from dflash_tui.engines.patching.patched_engine import PatchedEngine, make_patched_engine
 from dflash_tui.engines.patching.text_edits import patch_texts
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.patch_file import Fingerprint, Patch
+from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.plan_builder import patched_folder_for
 from tests import DATA
 from tests.patching.arms import Arms, wanted
@@ -89,20 +87,6 @@ def releases() -> list[wheels.Release]:
         return [(project, version) for project in PROJECTS for version in wheels.published(project)]
     except requests.RequestException as error:
         pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
-
-
-@pytest.fixture(scope="module")
-def looked_at_once() -> Iterator[None]:
-    """Keep what a source shows: tests that ask of the same file again would walk its syntax tree a hundred times."""
-    real = text_edits.matches_fingerprint
-    kept = cache(lambda sign, text: real(sign, {sign.path: text}))
-
-    def seen(sign: Fingerprint | None, texts: text_edits.Texts) -> bool:
-        return sign is not None and kept(sign, texts.get(sign.path))
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(text_edits, "matches_fingerprint", seen)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import VllmBuild
 
-TORCH = """from typing import Optional
-__version__ = '2.11.0'
-cuda: Optional[str] = {}
-hip: Optional[str] = {}
-"""
-
 
 @pytest.mark.parametrize(
     ("packages", "cuda"),
@@ -64,17 +58,6 @@ def test_who_needs_a_patch(name, build, hardware, why):
     """
     said = patch_file.explain_not_needed(patch_file.load_patch(name), build, hardware)
     assert said.startswith(why) if why else said == ""
-
-
-@pytest.mark.parametrize(
-    ("cuda", "hip", "backend", "major"),
-    [("'12.9'", "None", "cu129", 12), ("'13.0'", "None", "cu130", 13), ("None", "'6.3'", "cpu", 0)],
-)
-def test_an_installed_torch_knows_its_cuda(cuda, hip, backend, major):
-    """Wheels of the index do not say it in their version, so torch/version.py is read."""
-    assert patch_file.parse_torch_backend(TORCH.format(cuda, hip)) == backend
-    assert patch_file.describe_build("vllm", "0.20.2", ("torch==2.11.0",), backend).cuda == major
-    assert patch_file.parse_torch_backend("nothing of the kind") == ""
 
 
 def test_index_wheel_is_assumed_only_before_install():

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.common import paths
-from dflash_tui.common.errors import RecipeError, UsageError
-from dflash_tui.engines.patching import text_edits
-from dflash_tui.engines.patching.text_edits import EditFit
+from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan_builder import build_plan
@@ -65,25 +63,6 @@ def test_broken_patch_file_names_place_and_reason(old, new, said, own):
     assert said in str(caught.value)
 
 
-def test_empty_edit_or_repeated_file_is_refused(own):
-    """Both are mistakes in the file."""
-    same = "files:\n  - path: a.py\n    edits:\n      - {old: x, new: x}\n"
-    twice = "files:\n  - path: a.py\n    edits: [{old: x, new: y}]\n  - path: a.py\n    edits: [{old: z, new: w}]\n"
-    for name, body, said in (("same", same, "the same"), ("twice", twice, "same file twice")):
-        (own / f"{name}.yaml").write_text(text_of().partition("files:")[0] + body)
-        with pytest.raises(RecipeError, match=said):
-            patch_file.load_patch(name)
-
-
-def test_user_patch_overrides_shipped_and_is_reloaded(own):
-    """As with recipes; an edited file is read again."""
-    mine = own / "cpu-expand-kernel.yaml"
-    for title in ("mine", "mine, better"):
-        mine.write_text(f"title: {title}\n" + text_of().partition("\n")[2])
-        assert patch_file.load_patch("cpu-expand-kernel").title == title
-    assert sorted(paths.list_patch_files()) == SHIPPED
-
-
 @pytest.mark.parametrize("name", ["\x1b[31mred"])
 def test_unsafe_patch_name_is_refused(name, own, snapshot):
     """It becomes part of a record, of commands and of settings."""
@@ -94,17 +73,6 @@ def test_unsafe_patch_name_is_refused(name, own, snapshot):
     assert broken[name].rpartition(".yaml: ")[2] == snapshot
     json.dumps(broken).encode()
     assert all(" " <= letter <= "~" for letter in "".join(broken.values()))
-
-
-def test_name_inside_patch_must_match_file_name(own):
-    """As with a recipe: it would be another patch's."""
-    for name, fine in (("mine", True), ("cpu-expand-kernel", False)):
-        (own / "mine.yaml").write_text(f"name: {name}\n" + text_of() + "\n")
-        if fine:
-            assert patch_file.load_patch("mine").name == "mine"
-            continue
-        with pytest.raises(RecipeError, match=r"mine\.yaml:1: name: expected 'mine'"):
-            patch_file.load_patch("mine")
 
 
 def test_broken_patch_file_does_not_hide_others(own):
@@ -140,15 +108,8 @@ def test_patch_key_never_replaces_plan_keys(own):
     assert config["disable_eagle_block_drop"] is True
 
 
-def test_an_unknown_name_names_the_nearest():
-    """A typing mistake is answered with what was meant."""
-    with pytest.raises(UsageError) as caught:
-        patch_file.load_patch("triton-non-casual")
-    assert caught.value.hint == "did you mean 'triton-non-causal'?"
-
-
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_a_shipped_patch_names_exists(name):
+def test_shipped_patch_names_existing_files(name):
     """Partners, alternatives and recipes; a recipe that names a patch is named by it."""
     patch = patch_file.load_patch(name)
     assert set(patch.together_with) <= set(SHIPPED)
@@ -162,14 +123,3 @@ def test_what_a_shipped_patch_names_exists(name):
     assert users == set(patch.recipes)
     assert not (patch.experimental and users)
     assert patch.link
-
-
-def test_drift_counts_old_and_new_text():
-    patch = patch_file.load_patch("dflash-selector-scope")
-    [path] = patch.paths
-    [edit] = patch.files[0].edits
-    assert "found 2 times: " in text_edits.describe_drift(patch, {path: edit.old * 2})
-    assert text_edits.describe_drift(patch, {path: None}) == f"{path} is not there\n"
-    both = {path: f"def f():\n{edit.old}\n\ndef g():\n    use_non_causal = False\n"}
-    assert text_edits.fit_edits(patch, both) is EditFit.DRIFTED
-    assert "would become 1 times" in text_edits.describe_drift(patch, both)

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError, UsageError
-from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
 from dflash_tui.events import Preparing
@@ -97,14 +96,6 @@ def test_experimental_patch_applies_only_to_its_launch(engine, experiment):
     assert launch(made(engine), engine)[0].patches == (NAME,)
 
 
-def test_experimental_patch_in_chosen_engine_gets_warning(engine, experiment, snapshot):
-    """The user names an engine that has it, or wrote it into the files."""
-    patched = make(engine, experiment).engine
-    [found, _] = patch_checks(patched)
-    assert (found.level, found.finding.replace(patched.folder, "ENGINE")) == (CheckLevel.WARN, snapshot)
-    assert launch(made(patched), patched)[0].patches == (NAME, "trial")
-
-
 def test_no_patch_comes_in_untrusted(engine, experiment):
     (paths.user_patches_folder() / "trial.yaml").write_text(
         (paths.user_patches_folder() / "trial.yaml").read_text().replace("x = 2", "x = 3")
@@ -133,23 +124,3 @@ def test_foreign_patched_engine_is_not_called_unpatched(engine, shipped, snapsho
     [off] = patch_checks(engine, settings={f"patches.{NAME}": False})
     assert (off.level, off.finding.replace(engine.folder, "ENGINE")) == (CheckLevel.FAIL, snapshot)
     assert launch(made(engine), engine)[0].plan.engine_folder == engine.folder
-
-
-def test_what_a_launch_will_make_is_told(engine, shipped, snapshot):
-    [found] = patch_checks(engine)
-    assert (found.level, found.finding.replace(engine.folder, "ENGINE")) == (CheckLevel.OK, snapshot)
-    [found] = patch_checks(make(engine, shipped).engine)
-    assert found.finding == f"{NAME}: applied-by-us"
-    Path(engine.folder, "pyvenv.cfg").unlink()
-    [found] = patch_checks(engine)
-    assert (found.level, found.finding.replace(engine.folder, "ENGINE")) == (CheckLevel.FAIL, snapshot)
-
-
-def test_planned_engine_is_found_once_patched(engine):
-    plan = made(engine)
-    found = inventory.find_planned_engine(plan)
-    assert found is None  # nor was this one adopted
-    launch(plan, engine)
-    made_now = inventory.find_planned_engine(plan)
-    assert made_now
-    assert (made_now.folder, made_now.patches) == (plan.engine_folder, (NAME,))

@@ -18,7 +18,6 @@ from tests import ROOT
 from tests.patching.arms import TRIED
 from tests.support import wheels
 
-pytestmark = pytest.mark.usefixtures("looked_at_once")
 DOCS = ROOT / "docs" / "patches.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 PATCHES = {name: patch_file.load_patch(name) for name in sorted(paths.list_patch_files())}

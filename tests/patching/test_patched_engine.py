@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -14,13 +13,11 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PatchError
 from dflash_tui.engines import engine_python, environments, inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import patched_engine, status
-from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.patch_file import Edit, FileEdits, Patch
 from dflash_tui.planning.plan_builder import patched_folder_for
@@ -100,15 +97,6 @@ def test_programs_run_in_the_new_environment(base, shipped):
     assert Path(patched.folder, "bin", "ninja").samefile(Path(base.folder, "bin", "ninja"))
 
 
-def test_scripts_that_name_another_path_of_it(base, shipped, tmp_path):
-    """An environment that was made through a link has that link in its scripts."""
-    (tmp_path / "link").symlink_to(base.folder)
-    Path(base.folder, "bin", "vllm").write_text(f"#!{tmp_path}/link/bin/python\nimport vllm.main\n")
-    patched = make(base, on_other(shipped)).engine
-    done = subprocess.run([Path(patched.folder, "bin", "vllm")], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == patched.folder
-
-
 def test_files_are_copied_where_links_fail(base, shipped, monkeypatch):
     def refuse(source: str, target: Path) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
@@ -137,18 +125,6 @@ def test_own_environment_is_never_written_to(base, shipped):
     assert inventory.find_engine_by_name(made.engine.folder) == made.engine
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.lstat().st_mode | 0o200) if not path.is_symlink() else None
-
-
-@pytest.mark.parametrize("command", [("disk",), ("engine", "list")], ids=" ".join)
-def test_shared_files_count_once(base, shipped, capsys, command):
-    """Of an environment of the user's as well, which is not ours to remove."""
-    (base.site_packages / "torch" / "large.so").write_bytes(bytes(BIG))
-    (base.site_packages / "vllm" / "v1" / "spec_decode").mkdir(parents=True)
-    (base.site_packages / "vllm" / "v1" / "spec_decode" / "dflash.py").write_text("")
-    patched = make(inventory.adopt_engine(Path(base.folder)), on_other(shipped)).engine
-    assert main.main([*command, "--json"]) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if json.loads(line)["folder"] == patched.folder]
-    assert json.loads(line)["bytes"] < 1_000_000
 
 
 def test_changed_environment_gets_another_engine(base, shipped):
@@ -205,36 +181,12 @@ def test_engine_is_made_once(engine, shipped):
     assert tree(made[0].engine.folder) == at
 
 
-def test_name_follows_patches_and_their_edits(engine, shipped):
-    one, two = on_other(shipped), on_other(shipped, new="x = 3")
-    folders = {patched_folder_for(Path(engine.folder), patches) for patches in ([one], [two], [one, shipped])}
-    assert len(folders) == 3
-    assert patched_folder_for(Path(engine.folder), [one, shipped]) == patched_folder_for(
-        Path(engine.folder), [shipped, one]
-    )
-
-
-def test_removed_base_leaves_its_patched_engine(base, shipped):
-    paths.engines_folder().mkdir(parents=True)
-    patched = make(base, on_other(shipped)).engine
-    Path(base.folder).rename(f"{base.folder}.gone")
-    assert inventory.find_engine_by_name(patched.folder) == patched
-    assert subprocess.run([Path(patched.folder, "bin", "vllm")], check=False).returncode == 0
-    assert status.find_patch_status(on_other(shipped), patched).state is PatchState.APPLIED
-
-
 def test_patches_are_added_to_a_patched_engine(engine, shipped):
     first = make(engine, on_other(shipped)).engine
     second = make(first, shipped).engine
     assert (second.patches, second.base) == (("cpu-expand-kernel", "other"), first.folder)
     assert text_of(second, OTHER) == "x = 2\n"
     assert all(check.ok for check in status.verify_files(second))
-
-
-def test_another_edition_is_not_taken_for_this(engine, shipped):
-    patched = make(engine, on_other(shipped)).engine
-    found = status.find_patch_status(on_other(shipped, new="x = 3"), patched)
-    assert (found.state, "another edition" in found.why) == (PatchState.DRIFTED, True)
 
 
 def nothing_made() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dflash_tui.common.errors import EngineError, RecipeError
+from dflash_tui.common.errors import EngineError
 from dflash_tui.engines import installation, inventory, uv_process
 from dflash_tui.engines.environments import Engine
 from dflash_tui.events import Preparing
@@ -117,15 +117,3 @@ def test_source_build_needs_permission_of_recipe(wheels, spec, tmp_path):
     assert module(install(replace(spec, source_builds=True))) == "x = 1"
     assert "PATH" in ran.read_text()
     assert SECRET not in ran.read_text()
-
-
-def test_requirement_with_environment_variable_is_refused(tmp_path):
-    """They would be put in, and the password of a private index would be part of an address."""
-    text = (
-        "title: x\nstatus: experimental\nengine: {vllm: 0.99.0, download_mb: 1, disk_mb: 1,\n"
-        "  packages: ['x @ https://example.invalid/${UV_INDEX_OURS_PASSWORD}/x-1.0-py3-none-any.whl']}\n"
-        "target: {model: a/b, served_name: c}\ndrafter: {model: a/c}\nnum_speculative_tokens: 1\n"
-    )
-    (tmp_path / "own.yaml").write_text(text)
-    with pytest.raises(RecipeError, match="variables of the environment"):
-        recipe_loader.load_recipe(tmp_path / "own.yaml")

@@ -86,19 +86,16 @@ def told(kind: str) -> str:
     return far_program._FAILURES[kind][0].format(host="spark-b")
 
 
-@pytest.mark.parametrize(
-    ("first", "kind"), [("exit 1", "no-python"), ('case "$*" in *"import venv"*) exit 1;; esac', "no-venv")]
-)
-def test_unsuitable_remote_python_is_refused(far, first, kind):
-    far.put_python(first)
-    assert refusal().what == told(kind)
+def test_unsuitable_remote_python_is_refused(far):
+    far.put_python('case "$*" in *venv*) exit 1;; esac')
+    assert refusal().what == told("python")
     assert not far.data.exists()
 
 
 def test_truncated_wheel_is_not_installed(far):
     far.put_ssh("head -c 300000")
     assert refusal().what == told("cut")
-    assert not far.data.exists()
+    assert far.list_programs() == []
 
 
 @pytest.fixture
@@ -118,7 +115,7 @@ def test_cancelled_remote_install_leaves_nothing(far, silent_index):
     async def leave() -> None:
         installing = asyncio.create_task(far_program.install_program("spark-b"))
         connection, _ = await asyncio.to_thread(silent_index.accept)
-        [pip] = find_processes("--only-binary")
+        [pip] = [process for process in find_processes("--only-binary") if "python" in process.name()]
         assert len(far.list_programs()) == 1
         installing.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -141,7 +138,7 @@ def test_remote_install_of_killed_client_leaves_nothing(far, silent_index):
     connection.close()
 
 
-def test_nothing_secret_goes_along(far, tmp_path, monkeypatch):
+def test_no_secret_is_exported(far, tmp_path, monkeypatch):
     """Neither in the variables of ssh nor in what is sent."""
     monkeypatch.setenv("HF_TOKEN", "planted-4711-secret-token")
     far.put_answer(f"env >{tmp_path}/said; cat >>{tmp_path}/said & read line; exit 255")

@@ -1,16 +1,23 @@
 """A server that already runs as an arm of an A/B, against the fake engine and small real HTTP servers."""
 
 import asyncio
+from contextlib import ExitStack
 
 import pytest
+from msgspec.structs import replace
 
+from dflash_tui.benchmark.server import ServerFacts
+from dflash_tui.cli.commands import experiments
 from dflash_tui.common.errors import MemoryTaken
 from dflash_tui.experiments import boot, boot_server, store
+from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.design import RunningServer
 from dflash_tui.machine import processes
+from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import server_process
 from tests import DATA
-from tests.support import command_line, fake_engine
+from tests.support import boot_factories, command_line, fake_engine
 from tests.support.command_line import Said
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
@@ -49,12 +56,30 @@ def test_running_server_is_an_arm():
     assert not any(boot.error for boot in report.boots)
     [one] = report.comparisons
     assert (one.boots, one.suggestive, one.measure) == ((1, 2), True, "tok/s")
+    assert one.outputs
+    assert one.outputs.boots == (1, 2)
     notes = {confound.what: confound for confound in one.confounds}
     assert "2 turns at it count as one boot" in notes[f"{url} was running already and was not started again"].evidence
     assert notes["the arms name different models"].evidence.startswith("m and ")
     text = command_line.run("report", design.id).stdout
     assert "SGLang 0.5.9, model m; settings: tp_size 2" in text.replace("\\", "")
     assert "its command is unknown" in text
+
+
+def test_each_start_of_a_server_is_a_boot():
+    """Turns between two starts are one; a server whose process is unknown was never started again."""
+    server = RunningServer("http://a", "m", ServerFacts())
+    plain = boot_factories.modes()
+    design = replace(plain, arms=(replace(plain.arms[0], server=server), plain.arms[1]))
+    for processes_of_turns, count in ((("1 x", "1 x"), 1), (("1 x", "2 y"), 2), (("", ""), 1)):
+        boots = boot_factories.boots(design, [10.0] * 4)
+        boots[0], boots[3] = (
+            replace(boots[n], process=process) for n, process in zip((0, 3), processes_of_turns, strict=True)
+        )
+        [one] = verdict.build_report(design, boots).comparisons
+        assert (one.boots, one.suggestive) == ((count, 2), count == 1)
+        said = [confound.what for confound in one.confounds]
+        assert any("was running already" in what for what in said) is (count == 1)
 
 
 def test_two_running_servers_need_no_recipe(monkeypatch):
@@ -76,7 +101,7 @@ def test_two_running_servers_need_no_recipe(monkeypatch):
 @pytest.mark.parametrize(
     ("server", "words", "said"),
     [
-        (OpenAIServer(texts={"/v1/models": PAGE}), (), "is no server of models: it has a web page, “Router login”"),
+        (OpenAIServer(texts={"/v1/models": PAGE}), (), "is not a model server: it returned a web page, “Router login”"),
         (OpenAIServer(key="sesame"), (), "requires an API key"),
         (OpenAIServer(models=("a", "b")), (), "serves 2 models"),
         (OpenAIServer(pieces=(), usage=False), (), "does not answer a chat with m"),
@@ -111,12 +136,12 @@ def test_another_model_fails_the_turn():
     server = OpenAIServer(answers_as=("m", "m", "other"))
     with server.serve() as one, OpenAIServer().serve() as other:
         error = run(*vary(one, other), code=6).stderr
-    assert "the server changed its model: it answers as other, and before as m" in error
+    assert "the server changed its model: it answers as other, and answered before as m" in error
 
 
-def test_server_that_went_away_is_awaited():
-    """The A/B ends with what to do; what was measured is kept, and `resume` goes on."""
-    with OpenAIServer().serve() as other:
+def test_server_that_went_away_is_awaited(monkeypatch):
+    """The A/B ends with what to do; what was measured is kept, and `resume` goes on. On a terminal it asks."""
+    with OpenAIServer().serve() as other, ExitStack() as later:
         server = OpenAIServer()
         with server.serve() as url:
             port = int(url.rpartition(":")[2])
@@ -125,8 +150,17 @@ def test_server_that_went_away_is_awaited():
         error = run("attach", design.id, code=1).stderr
         assert f"waits for you: start the server at {url} again, as it was" in error
         assert f"→ then dflash-tui ab resume {design.id}" in error
-        with server.serve(port):
-            run("resume", design.id)
+        asked = list[str]()
+
+        def start_again(question: str) -> bool:
+            later.enter_context(server.serve(port))
+            asked.append(question)
+            return True
+
+        monkeypatch.setattr(experiments, "can_ask", lambda: True)
+        monkeypatch.setattr(experiments, "ask_yes", start_again)
+        run("resume", design.id)
+    assert asked == [f"start the server at {url} again, as it was. Is it done?"]
     assert store.read_progress(store.experiment_folder(design.id)).finished
 
 
@@ -155,8 +189,9 @@ def test_own_server_is_measured_at_its_url(launch):
     report = store.read_report(store.experiment_folder(store.find_experiment().id))
     assert report
     [one] = report.comparisons
-    assert (one.word, one.suggestive) == (Verdict.NO_DIFFERENCE, True), said.stdout
+    assert one.suggestive
     assert one.ratio
     assert report.boots[0].generated
-    assert "start the server at its URL again, then dflash-tui ab extend" in said.stdout
+    step = verdict_text.format_next_step(report, replace(one, word=Verdict.NO_DIFFERENCE))
+    assert "start the server at its URL again, then dflash-tui ab extend" in step
     assert "(turns at a running server are one boot: a verdict is only suggestive)" in said.stderr

@@ -65,7 +65,7 @@ def test_who_waits_returns_when_it_is_ready(port):
     ("behaviour", "words"),
     [("refuse", ("--wait", "--detach", "--json")), ("broken", ("--bench", "--detach"))],
 )
-def test_who_waits_is_told_that_it_failed(port, behaviour, words):
+def test_waiting_launch_learns_of_failure(port, behaviour, words):
     """Whether it never comes up, or comes up and cannot generate."""
     fake_engine.make(port, launches={0: [behaviour]})
     done = up(*words)

@@ -8,7 +8,10 @@ from pathlib import Path
 from tests import ROOT
 
 # What the far shell finds besides Python.
-_TOOLS = ("sh", "sleep", "cat", "head", "true", "rsync")
+_TOOLS = (
+    *("sh", "sleep", "cat", "head", "true", "rsync"),
+    *("mkdir", "flock", "mktemp", "rm", "wc", "tail", "tr", "ln", "readlink", "grep"),
+)
 # Runs the words after the host as sshd would: what is there goes on when ssh is killed, and sees its stdin end.
 _SSH = """\
 #!/bin/sh

@@ -92,7 +92,7 @@ async def failure_of(run: Run) -> tuple[Postmortem, str, str]:
         assert found is not None
         if found.remedies:
             await pilot.press("f")
-            await wait_for(pilot, lambda: "what changes of" in words(panel))
+            await wait_for(pilot, lambda: "changes of vLLM" in words(panel))
             offered = str(panel.screen.query_one("#about", Static).content)
             await pilot.press("escape")
             await pilot.pause()

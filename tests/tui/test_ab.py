@@ -135,7 +135,7 @@ async def test_report_shows_verdict_before_arms_and_prompts():
         assert not [part for part in parts if part not in seen]
 
 
-async def test_sweep_chart_shows_plateau():
+async def test_sweep_shows_plateau():
     """Of several comparisons one is shown at a time."""
     plans = {str(n): a_plan("eager", n) for n in (4, 6, 8, 15)}
     design = a_design(plans, order=(0, 1, 2, 3, 3, 2, 1, 0), vary="n")
@@ -144,7 +144,7 @@ async def test_sweep_chart_shows_plateau():
     panel = app(now=NOW)
     async with panel.run_test(size=(120, 44)) as pilot:
         await opened(pilot, design.id, "1 of 3")
-        await shows(pilot, "6★", "★ recommended: n=6", "fastest measured: n=", "8=", "= as fast as")
+        await shows(pilot, "★ n=6", "★ recommended: n=6", "fastest measured: n=", "= n=8", "= as fast as")
         await pilot.press("right")
         await shows(pilot, "2 of 3", "n=8 is faster than n=4")
 

@@ -44,7 +44,7 @@ async def test_answers_are_shown_side_by_side():
         await shows(pilot, "Code, round 2", f"from character {len(ALIKE + 'So it ') + 1} on", "characters alike]")
         a, b = columns(panel)
         assert "\x1b" not in text(panel)
-        assert ("So it was" in a, f"So it is {HOSTILE}" in b, "[not kept from here on]" in b) == (True, True, True)
+        assert ("So it was" in a, f"So it is {HOSTILE}" in b, "[the rest was not kept]" in b) == (True, True, True)
         await pilot.press("space")
         assert columns(panel)[0] == f"{ALIKE}So it was"
         await pilot.press("right")
@@ -61,7 +61,7 @@ def test_invisible_answer_is_labelled():
     assert all("[12 " in side.plain for side in render_answers(pair, whole=False))
 
 
-async def test_without_answers_it_says_so():
+async def test_missing_answers_are_reported():
     identity, panel = begun(kept=False), app()
     async with panel.run_test(size=(80, 24)) as pilot:
         panel.show_experiment(identity)

@@ -33,7 +33,7 @@ def model(**config: Any) -> dict[str, bytes]:
 async def open_pairs(pilot, words: str = "") -> DrafterDialog:
     """Open the dialog of pairs, and find those with these words."""
     await pilot.press("n")
-    await shows(pilot, "Pairs that others published")
+    await shows(pilot, "Published pairs")
     dialog = pilot.app.screen
     assert isinstance(dialog, DrafterDialog)
     await wait_for(pilot, lambda: len(dialog.choices) == len(PAIRS))

@@ -1,7 +1,5 @@
 """A drafter for a model that has no recipe: what the catalogue and the hub know is listed, and one becomes a recipe."""
 
-import asyncio
-
 import pytest
 from textual.widgets import Input, OptionList
 
@@ -84,25 +82,3 @@ async def test_missing_drafters_and_silent_hub_are_reported(asked, model, words)
         await shows(pilot, words)
         assert panel.screen.query_one(Input).has_focus
     assert asked == [("look", model)]
-
-
-async def test_drafter_matching_target_precision_comes_first(asked, monkeypatch):
-    """Also where the catalogue has another one, which was there before the hub had answered."""
-    name, answered = "poolside/Laguna-XS-2.1-DFlash", asyncio.Event()
-
-    async def answer(model):
-        await answered.wait()
-        return [TreeDrafter(f"{name}-INT4", Method.DFLASH), TreeDrafter(f"{name}-FP8", Method.DFLASH)]
-
-    monkeypatch.setattr(model_config, "find_tree_drafters", answer)
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await look(pilot, "poolside/Laguna-XS-2.1-FP8")
-        await shows(pilot, "asking the hub", name)
-        dialog = panel.screen
-        assert isinstance(dialog, DrafterDialog)
-        assert dialog.choices[0].choice.drafter == name
-        answered.set()
-        await shows(pilot, "own precision")
-        assert [row.choice.drafter for row in dialog.choices[:3]] == [f"{name}-FP8", name, f"{name}-INT4"]
-        assert dialog.query_one(OptionList).highlighted == 0

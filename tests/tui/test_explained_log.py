@@ -23,7 +23,7 @@ async def test_a_log_is_explained(size, tmp_path):
         await shows(pilot, "/nope cannot be read")
         dialog = panel.screen
         assert isinstance(dialog, LogDialog)
-        dialog.query_one("#log-file").value = str(file)  # type: ignore[attr-defined]
+        dialog.field.value = str(file)
         await pilot.press("enter")
         await shows(pilot, "0.03 GiB of KV cache", "--max-model-len to 8064", "at least one", "esc close")
         assert dialog.explanation is not None

@@ -19,7 +19,7 @@ from tests.patching.conftest import CPU_FILE, PUBLISHED, build, tree
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import app, shows, text, wait_for
 
-NEEDED = "needed, a launch"
+NEEDED = "needed: a launch"
 
 
 IN = "in this engine"

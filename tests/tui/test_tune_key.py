@@ -9,15 +9,12 @@ from dflash_tui.common import paths
 from dflash_tui.experiments import store, tune_schedule
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.presentation.experiment_text import list_setting_parts
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.experiments import NewTune
-from dflash_tui.tui.render.experiment import to_content
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.tui.panel import NO_GPU, shows, text, wait_for
-from tests.tui.test_tune_snapshots import a_view
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -96,10 +93,3 @@ async def test_tune_key_finds_best_and_k_keeps():
     # What is shown to be faster is kept by itself, too; beside others' work it may not be shown.
     assert ("fake-tuned-2" in recipe_loader.list_recipe_files()) is tune_schedule.is_worth_keeping(report.tune)
     assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
-
-
-def test_how_a_setting_stands_is_never_cut():
-    """The bar has less room."""
-    rows = to_content(list_setting_parts(a_view(11, driven=True).progress), 72).plain.splitlines()
-    assert all(len(row) <= 72 for row in rows)
-    assert {row.split()[-1] for row in rows} >= {"ahead", "field", "measuring"}

@@ -81,7 +81,7 @@ def test_launch_measure_attach_stop(with_engine):
     stop = dflash("stop", timeout=240)
     assert stop.returncode == 0, stop.stderr
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
-    assert "no server runs" in dflash("ps").stderr
+    assert "no server is running" in dflash("ps").stderr
     assert observer.replay_run(run).status == "stopped"
 
 

@@ -50,7 +50,7 @@ THROUGH_UP = {
     ),
     "an empty folder": (
         ["--set", "target.model={empty}"],
-        "holds no model", "Invalid repository ID or local directory", "without what you changed: target.model",
+        "is not a model", "Invalid repository ID or local directory", "without what you changed: target.model",
     ),
     "a context longer than the cache": (
         ["--set", "max-model-len=32768", "--set", "kv-cache-memory-bytes=8M", *NO_CACHE],
@@ -234,7 +234,7 @@ async def _launched_beside(port: int) -> None:
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "toy" in text(panel) and "1 server running" in text(panel))
         await pilot.press("enter")
-        await shows(pilot, "Launch beside a running", f"toy on :{port}", f"launch toy on :{port + 1} as well")
+        await shows(pilot, "Launch next to a running", f"toy on :{port}", f"launch toy on :{port + 1} as well")
         await pilot.press("n")
 
 
@@ -256,7 +256,7 @@ async def test_panel_relaunches_killed_server_with_one_key(with_engine):
             pilot, lambda: left in text(panel).replace("│\n│", "").replace("\n", "") or "still run" in words(panel)
         )
         await pilot.press("f")
-        await wait_for(pilot, lambda: "launch again as" in text(panel) and "no change: the same" in text(panel))
+        await wait_for(pilot, lambda: "launch again unchanged" in text(panel) and "no change: the same" in text(panel))
         await pilot.press("enter")
         while len(registry.list_runs()) < 2:
             await pilot.pause(0.5)
@@ -277,7 +277,7 @@ async def _its_port_is_taken_while_it_starts(pilot: Pilot[str], panel: DflashApp
         watcher = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True)
         try:
             await asyncio.to_thread(said, watcher, held := f"port {run.plan.port} is held by")
-            await shows(pilot, held, "another program uses", f"take port {run.plan.port + 1}")
+            await shows(pilot, held, "another program uses", f"use port {run.plan.port + 1}")
         finally:
             watcher.send_signal(signal.SIGINT)
             watcher.communicate(timeout=240)

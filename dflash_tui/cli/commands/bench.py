@@ -116,9 +116,9 @@ class Bench(NamedTuple):
 def bench(args: argparse.Namespace) -> int:
     """`bench [RUN|URL]`: send the prompts and print the measures of each request."""
     if args.rate and args.concurrency != (1,):
-        raise UsageError("--rate cannot be combined with --concurrency", hint="drop one of them")
+        raise UsageError("--rate cannot be combined with --concurrency", hint="use only one of them")
     server = choose_server(args)
-    ensure_dataset(args.suite, as_json=args.json)
+    ensure_dataset(args.suite)
     suite, plan = suites.load_suite(args.suite), server.run.plan if server.run else None
     scale = args.scale if args.scale is not None else plan.bench_scale if plan else 1.0
     sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)

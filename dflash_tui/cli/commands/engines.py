@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.console import (
+    is_json,
+    print_data,
+    print_items,
+    print_json,
+    print_result,
+    print_status,
+    print_table,
+    print_text,
+)
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.json_lines import PatchOutcome, RemovedEngine
 from dflash_tui.cli.requests import confirm_patch_trust, confirm_trust, read_launch_request
@@ -107,24 +116,23 @@ def patch_status(args: argparse.Namespace) -> int:
     """Print the state of each patch, and the difference of the source if one does not fit."""
     scope = _scope(args)
     states = scope.states
-    if args.json:
-        for patch, state in zip(scope.patches, states, strict=True):
-            about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
-            about |= {"link": patch.link, "files": patch.paths}
-            print_json(msgspec.to_builtins(state) | about | {"engine": scope.engine.folder})
-        for name, why in scope.unusable.items():
-            print_json({"name": name, "state": "unusable", "why": why})
-        return 0
-    print_data(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
+    for patch, state in zip(scope.patches, states, strict=True):
+        about = {"title": patch.title, "experimental": patch.experimental, "recipes": patch.recipes}
+        about |= {"link": patch.link, "files": patch.paths, "engine": scope.engine.folder}
+        print_items([msgspec.to_builtins(state) | about])
+    print_items({"name": name, "state": "unusable", "why": why} for name, why in scope.unusable.items())
+    print_text(f"{scope.engine.distribution} {scope.engine.vllm} in {scope.engine.folder}")
     rows = [
         (state.name, state.state.value, _why(patch, state)) for patch, state in zip(scope.patches, states, strict=True)
     ]
-    print_table(("PATCH", "STATE", "WHY"), rows) if rows else print_data("no patches")
+    print_table(("PATCH", "STATE", "WHY"), rows)
+    if not rows:
+        print_text("no patches")
     for name, why in scope.unusable.items():
         print_status(f"! {name} is unusable: {why}")
     for state in states:
         if state.drift:
-            print_data(f"\n{state.name}:\n{state.drift}")
+            print_text(f"\n{state.name}:\n{state.drift}")
     return 0
 
 
@@ -147,10 +155,7 @@ def patch_diff(args: argparse.Namespace) -> int:
     else:
         scope = _scope(args)
         diffs = patched_engine.preview_patches(_chosen(scope, args), _find_base(scope.engine), scope.hardware)
-    if args.json:
-        print_json(diffs)
-    else:
-        print_data("".join(diffs.values()).rstrip("\n") if diffs else "nothing to change")
+    print_result(diffs, "".join(diffs.values()).rstrip("\n") if diffs else "nothing to change")
     return 0
 
 
@@ -176,13 +181,11 @@ def patch_apply(args: argparse.Namespace) -> int:
         folder = Path(scope.plan.engine_folder) if scope.plan else named
     if wanted and not args.dry_run:
         note = patched_engine.make_patched_engine(base, folder, chosen, scope.hardware).note
-    if args.json:
-        print_json(PatchOutcome(tuple(needed), str(folder), diffs, note))
-        return 0
     if args.dry_run and diffs:
-        print_data("".join(diffs.values()))
+        print_text("".join(diffs.values()))
     would = "would be in " if args.dry_run else ""
-    print_data(f"{', '.join(needed)}: {would}{folder}" if needed else "nothing to apply")
+    text = f"{', '.join(needed)}: {would}{folder}" if needed else "nothing to apply"
+    print_result(PatchOutcome(tuple(needed), str(folder), diffs, note), text)
     if note:
         print_status(f"! {note}")
     for state in states:
@@ -194,13 +197,8 @@ def patch_apply(args: argparse.Namespace) -> int:
 def patch_revert(args: argparse.Namespace) -> int:
     """Print the engine without patches: it was never changed, so there is nothing to undo."""
     base = _find_base(_scope(args).engine)
-    if args.json:
-        print_json(PatchOutcome((), base.folder))
-    else:
-        print_data(f"nothing to undo: {base.folder} was never changed")
-        print_status(
-            "patched engines are folders of their own: dflash-tui engine list, dflash-tui engine remove ENGINE"
-        )
+    print_result(PatchOutcome((), base.folder), f"nothing to undo: {base.folder} was never changed")
+    print_status("patched engines are folders of their own: dflash-tui engine list, dflash-tui engine remove ENGINE")
     return 0
 
 
@@ -210,23 +208,19 @@ def patch_verify(args: argparse.Namespace) -> int:
     only = {path for patch in scope.patches for path in patch.paths} if args.only else None
     checks = status.verify_files(scope.engine, only)
     for check in checks:
-        if args.json:
-            print_json(check)
-        else:
-            print_data(f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
+        print_result(check, f"{'✓' if check.ok else '✗'} {check.path}: {check.found}")
     if not checks:
-        print_status("no file that a patch could touch exists")
+        print_status("the engine has none of the files that patches change")
     return 0 if all(check.ok for check in checks) else 5
 
 
-def engine_list(args: argparse.Namespace) -> int:
+def engine_list(_args: argparse.Namespace) -> int:
     """Print the installed and adopted engines, and the leftovers of killed installations."""
     rows, count = [], DiskCount()
     for engine in sorted(inventory.list_engines(), key=lambda engine: bool(engine.base)):
         measured = count.measure_folder(Path(engine.folder))  # adopted ones, too: engines share their files
         size = None if engine.adopted else measured
-        if args.json:
-            print_json(msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches})
+        print_items([msgspec.to_builtins(engine) | {"bytes": size, "patches": engine.patches}])
         kind = "adopted" if engine.adopted else time.strftime("%Y-%m-%d", time.localtime(engine.installed_at))
         rows.append(
             (
@@ -237,15 +231,11 @@ def engine_list(args: argparse.Namespace) -> int:
                 f"{engine.folder}{f', made from {Path(engine.base).name}' if engine.base else ''}",
             )
         )
-    if not args.json:
-        print_status("no engine yet; launching a recipe installs its own") if not rows else print_table(
-            ("ENGINE", "INSTALLED", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,)
-        )
+    print_table(("ENGINE", "INSTALLED", "SIZE", "PATCHES", "FOLDER"), rows, right=(2,))
+    if not rows:
+        print_status("no engine yet; launching a recipe installs its own")
     for unused in inventory.list_unused_engines():
         print_status(f"! {unused.what}; {unused.hint}")
-    for folder in inventory.list_leftovers():
-        incomplete = f"is incomplete; `dflash-tui engine remove {folder.name}` removes it"
-        print_status(f"! {folder} {'is being installed' if inventory.is_busy(folder) else incomplete}")
     return 0
 
 
@@ -254,15 +244,15 @@ def engine_install(args: argparse.Namespace) -> int:
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
     try:
-        chosen = asyncio.run(_install(planned, as_json=args.json))
+        chosen = asyncio.run(_install(planned))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
-    print_json(chosen) if args.json else print_data(chosen.folder)
+    print_result(chosen, chosen.folder)
     return 0
 
 
-async def _install(planned: PlannedLaunch, *, as_json: bool) -> Engine:
-    report = PreparingLines(as_json=as_json)
+async def _install(planned: PlannedLaunch) -> Engine:
+    report = PreparingLines()
     with cancelled_by_signals():
         engine = await preparation.install_engine(planned.resolved.engine, planned.plan, report)
         return await preparation.make_patched_engine(planned.plan, engine, report)
@@ -274,7 +264,7 @@ def engine_inspect(args: argparse.Namespace) -> int:
     contents = inventory.describe_environment(chosen.python)
     patches, unusable = patch_file.load_all_patches()
     states = [status.find_patch_status(patch, chosen) for patch in patches]
-    if args.json:
+    if is_json():
         patched = {state.name: state.state.value for state in states} | dict.fromkeys(unusable, "unusable")
         about = {"folder": chosen.folder, "adopted": chosen.adopted, "patches": patched, "base": chosen.base}
         print_json(msgspec.to_builtins(contents) | about)
@@ -295,15 +285,14 @@ def engine_inspect(args: argparse.Namespace) -> int:
 def engine_remove(args: argparse.Namespace) -> int:
     """Delete an installed engine, or remove an adopted one from the list."""
     incomplete = paths.engines_folder() / args.engine
-    if incomplete in {*inventory.list_leftovers(), *inventory.list_broken_engines()}:
+    if incomplete in inventory.list_leftovers():
         inventory.clear_leftover(incomplete)
         folder, is_kept = str(incomplete), False
     else:
         chosen = inventory.find_engine_by_name(args.engine)
         inventory.remove_engine(chosen)
         folder, is_kept = chosen.folder, chosen.adopted
-    if args.json:
-        print_json(RemovedEngine(folder))
+    print_items([RemovedEngine(folder)])
     print_status(f"{folder} is no longer listed; nothing in it was changed" if is_kept else f"removed {folder}")
     return 0
 
@@ -311,8 +300,8 @@ def engine_remove(args: argparse.Namespace) -> int:
 def engine_adopt(args: argparse.Namespace) -> int:
     """Add the user's own environment to the list of engines."""
     chosen = inventory.adopt_engine(Path(args.folder))
-    print_json(chosen) if args.json else print_data(chosen.folder)
-    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never written to: a launch that needs patches "
+    print_result(chosen, chosen.folder)
+    print_status(f"{chosen.distribution} {chosen.vllm}, adopted, and never changed: a launch that needs patches "
                  f"makes an engine of its own from it. Use it with --engine {chosen.folder}")  # fmt: skip
     return 0
 

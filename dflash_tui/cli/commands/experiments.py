@@ -12,7 +12,18 @@ from pathlib import Path
 
 from dflash_tui.cli.commands.hosts import find_cluster
 from dflash_tui.cli.commands.report import write_whole_file
-from dflash_tui.cli.console import ask_yes, can_ask, print_data, print_json, print_status, print_table, terminal_width
+from dflash_tui.cli.console import (
+    ask_yes,
+    can_ask,
+    is_json,
+    print_data,
+    print_items,
+    print_json,
+    print_result,
+    print_status,
+    print_table,
+    terminal_width,
+)
 from dflash_tui.cli.event_lines import PreparingLines, print_event
 from dflash_tui.cli.json_lines import print_written_file
 from dflash_tui.cli.panel import open_panel
@@ -44,10 +55,11 @@ _LARGEST_LOG = 64 << 20
 def ab_run(args: argparse.Namespace) -> int:
     """`ab RECIPE` and `verify --lossless`: print the design, run it in a driver process, and follow it."""
     request = read_experiment_request(args)
-    ensure_dataset(request.suite, as_json=args.json)
+    ensure_dataset(request.suite)
     if variation.is_of_servers(request.vary):
         with report_slowness("a server"):
-            return _begin(args, *build_experiment(request))
+            planned = build_experiment(request)
+        return _begin(args, *planned)
     cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
     return _begin(args, *build_experiment(request, cluster=cluster))
 
@@ -66,7 +78,7 @@ class _Terminal:
 
     def __init__(self, args: argparse.Namespace, design: Design) -> None:
         self._args, self._design = args, design
-        self._lines = PreparingLines(as_json=args.json)
+        self._lines = PreparingLines()
 
     async def confirm(self, question: controller.ExperimentQuestion) -> bool:
         """Answer a question from the options, else ask on the terminal."""
@@ -114,12 +126,9 @@ def detach_or_follow(args: argparse.Namespace, design: Design) -> int:
     """Follow an experiment; with --detach print how to follow it."""
     if args.detach:
         print_status(experiment_text.describe_experiment_commands(design, name_program()))
-        if args.json:
-            print_event(experiment_text.Detached(time.time(), design.id))
-        else:
-            print_data(design.id)
+        print_result(experiment_text.Detached(time.time(), design.id), design.id)
         return 0
-    return follow_experiment(design, as_json=args.json, details=getattr(args, "details", False))
+    return follow_experiment(design, details=getattr(args, "details", False))
 
 
 def _ask_to_begin() -> bool:
@@ -130,33 +139,30 @@ def _ask_to_begin() -> bool:
     return answer.strip().lower() in {"", "y", "yes"}
 
 
-def ab_list(args: argparse.Namespace) -> int:
+def ab_list(_args: argparse.Namespace) -> int:
     """`ab list`: print the experiments, newest last."""
     rows = []
     for design in store.list_experiments():
         progress = store.read_progress(store.experiment_folder(design.id))
         done, boots = sum(not boot.error for boot in progress.boots), len(progress.design.order)
-        if args.json:
-            fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
-            print_json(fields | {"boots_done": done, "boots": boots, "made_at": design.made_at})
+        fields = {"id": design.id, "recipe": design.recipe, "vary": design.vary, "status": progress.status}
+        print_items([fields | {"boots_done": done, "boots": boots, "made_at": design.made_at}])
         age = format_duration(time.time() - design.made_at)
         remark = f"({design.synthetic})" if design.synthetic else ""
         cells = (design.id, progress.status, design.vary, f"{done} of {boots}", age, remark)
         rows.append(cells)
     for name, why in store.list_broken_experiments().items():
         print_status(f"! ignoring {store.experiment_folder(name)}: {why}")
-    if not args.json:
-        if rows:
-            print_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
-        else:
-            print_status("no experiment yet; `dflash-tui ab RECIPE` begins one")
+    print_table(("EXPERIMENT", "STATUS", "VARIES", "BOOTS", "AGE", ""), rows, right=(3, 4))
+    if not rows:
+        print_status("no experiment yet; `dflash-tui ab RECIPE` starts one")
     return 0
 
 
 def ab_attach(args: argparse.Namespace) -> int:
     """`ab attach [ID]`: follow an experiment to its end, and print the report."""
     design, details = _find_experiment(args), getattr(args, "details", False)
-    return follow_experiment(design, as_json=args.json, details=details)
+    return follow_experiment(design, details=details)
 
 
 def ab_stop(args: argparse.Namespace) -> int:
@@ -206,7 +212,7 @@ def ab_remove(args: argparse.Namespace) -> int:
     is_finished = store.read_progress(store.experiment_folder(design.id)).finished
     store.remove_experiment(design)
     for left in [] if is_finished else asyncio.run(runner.remove_far_caches(design)):
-        print_status(f"! its compile caches are left on {left}")
+        print_status(f"! its compile caches remain on {left}")
     print_status(f"{design.id} was deleted; its runs stay: dflash-tui ps --all")
     return 0
 
@@ -220,7 +226,7 @@ def ab_play(args: argparse.Namespace) -> int:
 
         path = paths.expand_home(args.svg)
         write_whole_file(path, redact_secrets(svg_export.draw_playback(report, arm, prompt)))
-        print_written_file(path, as_json=args.json)
+        print_written_file(path)
         return 0
     if not has_terminal():
         raise UsageError("ab play needs a terminal", hint="without one: --svg FILE")
@@ -238,7 +244,7 @@ def _find_experiment(args: argparse.Namespace) -> Design:
 
 def tune_run(args: argparse.Namespace) -> int:
     """`tune RECIPE`: print what will be tried, run it in a driver process, and follow it."""
-    ensure_dataset(args.suite or None, as_json=args.json)
+    ensure_dataset(args.suite or None)
     return _begin(args, *build_requested_tune(args))
 
 
@@ -265,7 +271,7 @@ def tune_keep(args: argparse.Namespace) -> int:
         )
     path = tuner.keep_best(progress, best, args.name or design.tuning.save_as, overwrite=args.overwrite)
     print_status(experiment_text.format_best(progress.design, best))
-    print_written_file(path, as_json=args.json)
+    print_written_file(path)
     return 0
 
 
@@ -278,25 +284,25 @@ def find_tune(name: str | None) -> Design:
         return design
     tunes = [design for design in store.list_experiments() if design.tuning]
     if not tunes:
-        raise UsageError("no tune yet", hint="dflash-tui tune RECIPE begins one")
+        raise UsageError("no tune yet", hint="dflash-tui tune RECIPE starts one")
     driven = (tune for tune in reversed(tunes) if store.find_driver(store.experiment_folder(tune.id)))
     return next(driven, tunes[-1])
 
 
-def follow_experiment(design: Design, *, as_json: bool, details: bool = False) -> int:
+def follow_experiment(design: Design, *, details: bool = False) -> int:
     """Print events until the driver ends, then the report; Ctrl-C stops only the watching."""
     folder = store.experiment_folder(design.id)
     with explain_detaching(design):
         for event in join_requests(_watch_events(folder)):
             design = extend_design(design, event)
-            if as_json:
+            if is_json():
                 print_event(event)
             elif line := experiment_text.format_event(design, event):
                 print_status(line)
-    if (step := store.read_progress(folder).step) and not as_json and can_ask() and ask_yes(f"{step}. Is it done?"):
+    if (step := store.read_progress(folder).step) and not is_json() and can_ask() and ask_yes(f"{step}. Is it done?"):
         controller.resume_experiment(design)
-        return follow_experiment(design, as_json=as_json, details=details)
-    return _report_end(folder, design, as_json=as_json, details=details)
+        return follow_experiment(design, details=details)
+    return _report_end(folder, design, details=details)
 
 
 @contextlib.contextmanager
@@ -327,10 +333,10 @@ def _watch_events(folder: Path) -> Iterator[Happened]:
         time.sleep(_INTERVAL)
 
 
-def _report_end(folder: Path, design: Design, *, as_json: bool, details: bool) -> int:
+def _report_end(folder: Path, design: Design, *, details: bool) -> int:
     progress, report = store.read_progress(folder), store.read_report(folder)
     if progress.finished and report:
-        _print_report(progress, report, as_json=as_json, details=details)
+        _print_report(progress, report, details=details)
         if progress.design.tuning and not any(not boot.error for boot in progress.boots):
             raise _build_start_error(progress, design.arms[0].name)
         if progress.without and not progress.design.tuning:
@@ -376,8 +382,8 @@ def _describe_best(folder: Path) -> str:
     return to_terminal([Section("", tuple(outcome))])
 
 
-def _print_report(progress: Progress, report: ExperimentReport, *, as_json: bool, details: bool) -> None:
-    if as_json:
+def _print_report(progress: Progress, report: ExperimentReport, *, details: bool) -> None:
+    if is_json():
         print_event(experiment_text.Reported(time.time(), report))
         return
     sections = build_report(report, details=details)

@@ -65,7 +65,7 @@ def run_there(args: argparse.Namespace) -> int:
         raise UsageError(f"--host {args.host} is this machine", hint="leave --host out")
     _, greeting = install_and_ask(lambda: greet_host(args.host), args)
     if greeting.version != __version__:
-        print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help holds")
+        print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help applies")
     return far_program.run_program(args.host, args.far_words, lambda text: print_piece(text, data=False))
 
 

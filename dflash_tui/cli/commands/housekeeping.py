@@ -13,13 +13,13 @@ import msgspec
 import platformdirs
 import shtab
 
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table
+from dflash_tui.cli.console import print_data, print_items, print_status, print_table
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import paths
 from dflash_tui.common.formatting import format_gigabytes
 from dflash_tui.common.private_files import DiskCount
 from dflash_tui.engines import inventory, model_hub
-from dflash_tui.peers import far_installer
+from dflash_tui.peers.transport import LINK
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
@@ -52,19 +52,16 @@ class DiskItem(msgspec.Struct, frozen=True):
     """The running servers that use it."""
 
 
-def disk(args: argparse.Namespace) -> int:
+def disk(_args: argparse.Namespace) -> int:
     """Print the disk usage, the largest items of each kind first, with the commands that remove them."""
     items = sorted(_list_items(), key=lambda item: (_KINDS.index(item.kind), -item.bytes))
-    if args.json:
-        for item in items:
-            print_json(item)
-        return 0
+    print_items(items)
     rows = [*_list_rows(items)]
     if rows:
         rows.append(("total", "", format_gigabytes(sum(item.bytes for item in items)), ""))
-        print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     else:
         print_status("dflash-tui uses no disk space here")
+    print_table(("WHAT", "NAME", "SIZE", "REMOVE WITH"), rows, right=(2,))
     place = paths.find_existing(paths.data_folder())
     print_status(f"{format_gigabytes(shutil.disk_usage(place).free)} free on the disk of {place}")
     return 0
@@ -110,7 +107,7 @@ def _list_engines(count: DiskCount, living: list[Run]) -> Iterator[DiskItem]:
     for adopted in (engine for engine in engines if engine.adopted):
         count.measure_folder(Path(adopted.folder))  # counts files that installed engines share with it
     folders = [Path(engine.folder) for engine in engines if not engine.adopted]
-    for folder in (*folders, *inventory.list_leftovers(), *inventory.list_broken_engines()):
+    for folder in (*folders, *inventory.list_leftovers()):
         users = tuple(run.id for run in living if run.plan.engine_folder == str(folder))
         command = f"dflash-tui engine remove {shlex.quote(folder.name)}"
         yield DiskItem("engine", folder.name, count.measure_folder(folder), str(folder), command, users)
@@ -127,8 +124,8 @@ def _list_models(count: DiskCount) -> Iterator[DiskItem]:
 
 def _list_programs(count: DiskCount) -> Iterator[DiskItem]:
     """Yield the copies of this program that other hosts installed here; a link to one is removed with it."""
-    link = paths.data_folder() / far_installer.LINK
-    for folder in sorted(link.parent.glob(f"{far_installer.LINK}-*")):
+    link = paths.data_folder() / LINK
+    for folder in sorted(link.parent.glob(f"{LINK}-*")):
         if folder.is_dir() and not folder.is_symlink():
             links = (str(link),) if link.resolve() == folder.resolve() else ()
             command = shlex.join(["rm", "-r", *links, str(folder)])
@@ -142,7 +139,7 @@ def _format_removal(folder: Path) -> str:
 def completion(args: argparse.Namespace) -> int:
     """`completion bash|zsh|fish`: print the script on stdout, and where it belongs on stderr."""
     print_data(_format_script(args.shell))
-    note = "it completes the recipes of today: write it again after adding one"
+    note = "it completes the present recipes: write it again after adding one"
     print_status(f"write it to {_PLACES[args.shell]}; {note}")
     return 0
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from dflash_tui.cli.console import print_data, print_json
+from dflash_tui.cli.console import print_data, print_result
 from dflash_tui.cli.json_lines import LogText
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.common.formatting import name_commands
@@ -46,29 +46,26 @@ def logs(args: argparse.Namespace) -> int:
             while data := tail or file.read(1 << 20):
                 tail = b""
                 for line in buffer.feed(data):
-                    _print_line(line, as_json=args.json)
+                    _print_line(line)
             if ended or not args.follow:
                 break
             time.sleep(observer.LOG_INTERVAL)
     if line := buffer.unfinished_line:
-        _print_line(line, as_json=args.json)
+        _print_line(line)
     return 0
 
 
-def _print_line(line: bytes, *, as_json: bool) -> None:
+def _print_line(line: bytes) -> None:
     """Print a line as a terminal would show it, without what carriage returns overwrite."""
     text = clean_line(line.rsplit(b"\r", 1)[-1].decode(errors="replace"))
-    if as_json:
-        print_json(LogText(text))
-    else:
-        print_data(text)
+    print_result(LogText(text), text)
 
 
 def _find_rank_log(run: Run, rank: int) -> Path:
     far = next((far for far in run.far_ranks if far.rank == rank), None)
     if far is None:
         others = ", ".join(str(far.rank) for far in run.far_ranks) or "none"
-        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"there is {others}")
+        raise UsageError(f"{run.id} has no rank {rank} on another host", hint=f"other ranks: {others}")
     return run.folder / far.log_name
 
 
@@ -94,10 +91,8 @@ def why(args: argparse.Namespace) -> int:
         return _print_explanation(args, explain_run(run, state), run)
     if args.report:
         print_data(postmortem.build_bug_report(run, state, failure.diagnosis).rstrip("\n"))
-    elif args.json:
-        print_json(failure)
     else:
-        print_data(name_commands(f"{run.id}: {format_postmortem(failure)}"))
+        print_result(failure, name_commands(f"{run.id}: {format_postmortem(failure)}"))
     return 0
 
 
@@ -111,10 +106,8 @@ def _names_log(name: str) -> bool:
 def _print_explanation(args: argparse.Namespace, explanation: Explanation, run: Run | None = None) -> int:
     if args.report:
         print_data(build_server_report(explanation, run).rstrip("\n"))
-    elif args.json:
-        print_json(explanation)
     else:
-        print_data(format_explanation(explanation, shutil.get_terminal_size((_WIDTH, 24)).columns))
+        print_result(explanation, format_explanation(explanation, shutil.get_terminal_size((_WIDTH, 24)).columns))
     return 0
 
 
@@ -129,7 +122,7 @@ def _select_run(name: str | None) -> tuple[Run, RunState]:
             if state.autopsy is None and state.status == "failed":
                 state.apply(observer.read_autopsy(run, None))
             return run, state
-    steps = ("a launch that was refused is no run: dflash-tui doctor RECIPE explains it",
+    steps = ("a refused launch leaves no run: dflash-tui doctor RECIPE explains it",
              "dflash-tui ps --all lists the runs")  # fmt: skip
     raise UsageError("no run has failed", hint="\n  → ".join(steps))
 

@@ -11,7 +11,15 @@ from contextlib import suppress
 import msgspec
 
 from dflash_tui.cli.commands.hosts import plan_over_peers
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
+from dflash_tui.cli.console import (
+    print_data,
+    print_json,
+    print_result,
+    print_status,
+    print_table,
+    print_text,
+    terminal_width,
+)
 from dflash_tui.cli.json_lines import CheckLine, UnitText
 from dflash_tui.cli.requests import confirm_trust, read_launch_request
 from dflash_tui.common import paths
@@ -56,7 +64,7 @@ Description=vLLM with DFlash: {recipe} (dflash-tui)
 [Service]
 Type=exec
 ExecStart=:{command}
-{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong into this file, not here: NAME=value, chmod 600.
+{environment}# Tokens and keys (HF_TOKEN, VLLM_API_KEY) belong in this file, not here: NAME=value, chmod 600.
 EnvironmentFile=-{secrets}
 # `--set restart.times=N` launches a crashed server again. systemd must not: it would also do so after a wrong flag.
 Restart=no
@@ -80,18 +88,15 @@ _HEADER = ("GPU", "NAME", "CLASS", "MEMORY", "BUSY", "HEAT", "POWER", "CLOCK", "
 def plan(args: argparse.Namespace) -> int:
     """`plan RECIPE`: print what a launch would do."""
     planned = plan_over_peers(read_launch_request(args), args, with_commands=True)
-    if args.json:
-        expected = [msgspec.to_builtins(band) for band in planned.plan.expected]
-        figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
-        print_json(msgspec.to_builtins(planned.plan) | figures)
-    else:
-        width = terminal_width()
-        command = format_command(planned.plan, brief=True).replace("\n", "\n  ")
-        summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
-        print_data(describe_plan(planned, width) if args.verbose else summary)
+    expected = [msgspec.to_builtins(band) for band in planned.plan.expected]
+    figures = {"expected": expected, "fit": msgspec.to_builtins(planned.memory)}
+    width, command = terminal_width(), format_command(planned.plan, brief=True).replace("\n", "\n  ")
+    summary = f"{summarize_plan(planned, width)}\ncommand\n  {command}"
+    text = describe_plan(planned, width) if args.verbose else summary
+    print_result(msgspec.to_builtins(planned.plan) | figures, text)
     if not args.json and not args.verbose:
-        print_status("--verbose has its patches, startup optimizations, published figures, and what differs from them")
-    checks = (*check_pair(planned.resolved, planned.plan, planned.gpus), *check_files(planned.resolved))
+        print_status("--verbose shows its patches, startup optimizations, published figures and deviations from them")
+    checks = (*check_pair(planned.resolved, planned.plan), *check_files(planned.resolved))
     for check in checks:
         print_status(format_check(check, terminal_width()))
     if not planned.plan.relaunch_request.engine:  # a chosen engine's own parser checks its flags instead
@@ -105,7 +110,7 @@ def _name_taken_port(plan: Plan) -> None:
     with suppress(UsageError):  # if no port is free, the launch reports that
         if (free := lifecycle.find_free_port(plan.port)) != plan.port:
             by_hand = plan.request and plan.request.port
-            instead = f"{free} is free: --port {free}" if by_hand else f"a launch takes {free}"
+            instead = f"{free} is free: --port {free}" if by_hand else f"a launch will use {free}"
             print_status(f"! port {lifecycle.describe_passed_ports(plan.port, free)}; {instead}")
 
 
@@ -128,12 +133,8 @@ def doctor(args: argparse.Namespace) -> int:
             print_status(f"{format_gib(freed)} of page cache released")
         report = asyncio.run(_check_all_hosts(planned))
     for check in report.checks:
-        if args.json:
-            print_json(CheckLine.from_check(check))
-        else:
-            print_data(name_commands(format_check(check, terminal_width())))
-    if not args.json:
-        print_data(format_verdict(report))
+        print_result(CheckLine.from_check(check), name_commands(format_check(check, terminal_width())))
+    print_text(format_verdict(report))
     return 4 if report.failed else 0
 
 
@@ -142,11 +143,8 @@ def service(args: argparse.Namespace) -> int:
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
     name, text = f"dflash-tui-{planned.plan.recipe}.service", _format_unit(args, planned.plan)
-    if args.json:
-        print_json(UnitText(name, text))
-    else:
-        print_data(text.rstrip("\n"))
-        print_status(f"write it to ~/.config/systemd/user/{name}, then systemctl --user daemon-reload")
+    print_result(UnitText(name, text), text.rstrip("\n"))
+    print_status(f"write it to ~/.config/systemd/user/{name}, then systemctl --user daemon-reload")
     return 0
 
 

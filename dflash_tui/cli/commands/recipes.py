@@ -11,7 +11,16 @@ from typing import Any
 
 import msgspec
 
-from dflash_tui.cli.console import print_data, print_json, print_status, print_table, terminal_width
+from dflash_tui.cli.console import (
+    is_json,
+    print_data,
+    print_items,
+    print_result,
+    print_status,
+    print_table,
+    print_text,
+    terminal_width,
+)
 from dflash_tui.cli.json_lines import AddedRecipe, UpdatedCatalogue, print_written_file
 from dflash_tui.cli.requests import derive_recipe
 from dflash_tui.common import paths, private_files, yaml_loader
@@ -24,7 +33,7 @@ from dflash_tui.machine.hardware import TYPICAL, Hardware, parse_class
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import Catalogue, CataloguePair
-from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe, read_shell_command
+from dflash_tui.planning.derivation.imported_recipe import LeftOut, import_recipe
 from dflash_tui.planning.derivation.pair import write_recipe_text
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader, resolution
@@ -53,10 +62,8 @@ def recipes_catalogue(args: argparse.Namespace) -> int:
         pairs = unknown
     else:
         pairs = [pair for pair in listed if not args.fits or _fits(catalogue, pair, place)]
-    if args.json:
-        for pair in pairs:
-            print_json(_describe(catalogue, pair, place))
-    elif args.pair:
+    print_items(_describe(catalogue, pair, place) for pair in pairs)
+    if args.pair:
         _print_pair(catalogue, pairs[0], place)
     else:
         rows = [_row(catalogue, pair, place) for pair in pairs]
@@ -65,7 +72,7 @@ def recipes_catalogue(args: argparse.Namespace) -> int:
             f"as of {catalogue.written}, published by others; dflash-tui recipes catalogue PAIR has the sources"
         )
         if args.fits and unknown and not args.unknown:
-            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size left out; they are listed by:")
+            print_status(f"{pluralize(len(unknown), 'pair')} of unknown size omitted; to list them:")
             print_status(_format_unknown_command(args))
     return 0
 
@@ -74,7 +81,7 @@ def _choose_place(name: str | None, *, needed: bool) -> Place:
     if name:
         kind = parse_class(name)
         if kind is None or kind not in TYPICAL:
-            raise UsageError(f"the memory of '{name}' is not known", hint=f"available: {', '.join(TYPICAL)}")
+            raise UsageError(f"the memory of class '{name}' is unknown", hint=f"available: {', '.join(TYPICAL)}")
         return Place(kind, catalogues.typical_budget(kind))
     place = recipe_text.choose_place(nvml.probe_gpus().gpus)
     if needed and place.budget is None:
@@ -138,7 +145,7 @@ def _describe(catalogue: Catalogue, pair: CataloguePair, place: Place) -> dict[s
 
 def _print_pair(catalogue: Catalogue, pair: CataloguePair, place: Place) -> None:
     for name, text in recipe_text.list_pair_facts(catalogue, pair, place):
-        print_data(fold_line(f"{name:11}  {text}", terminal_width(), hang=13))
+        print_text(fold_line(f"{name:11}  {text}", terminal_width(), hang=13))
     if model := catalogues.choose_model(catalogue, pair, place.budget):
         print_status(recipe_text.format_up_command(pair, model))
 
@@ -154,17 +161,14 @@ def recipes_check(args: argparse.Namespace) -> int:
                 raise RecipeError(f"{path}: {'; '.join(mistakes)}")
         except RecipeError as error:
             wrong += 1
-            print_json({"file": str(path), "error": str(error)}) if args.json else print_data(f"✗ {error}")
+            print_result({"file": str(path), "error": str(error)}, f"✗ {error}")
             continue
         count = len(resolution.list_profiles(recipe)) * max(1, len(recipe.hardware)) * (1 + len(recipe.variants))
         ingredients = recipe_trust.list_ingredients(recipe, patches)
-        if args.json:
-            listed = msgspec.to_builtins(ingredients)
-            print_json({"file": str(path), "error": "", "plans": count, "ingredients": listed})
-            continue
-        print_data(f"✓ {path}: {pluralize(count, 'plan')}")
+        facts = {"file": str(path), "error": "", "plans": count, "ingredients": msgspec.to_builtins(ingredients)}
+        print_result(facts, f"✓ {path}: {pluralize(count, 'plan')}")
         for ingredient in ingredients if path.parent != paths.bundled_folder("recipes") else ():
-            print_data(f"  {ingredient}")
+            print_text(f"  {ingredient}")
     return 2 if wrong else 0
 
 
@@ -173,10 +177,7 @@ def recipes_show(args: argparse.Namespace) -> int:
     path = recipe_loader.recipe_path(args.recipe)
     recipe = recipe_loader.load_recipe(path)
     print_status(str(path))
-    if args.json:
-        print_json(recipe)
-        return 0
-    print_data(yaml_loader.read_yaml_text(path).rstrip())
+    print_result(recipe, yaml_loader.read_yaml_text(path).rstrip())
     return 0
 
 
@@ -196,7 +197,7 @@ def recipes_new(args: argparse.Namespace) -> int:
     target = recipe_files.add_own_recipe(args.name, content, recipe_text.schema_text())
     if is_own:
         recipe_trust.trust_recipe(recipe_loader.load_recipe(target))
-    print_written_file(target, as_json=args.json)
+    print_written_file(target)
     print_status(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
     return 0
 
@@ -222,7 +223,7 @@ def recipes_add(args: argparse.Namespace) -> int:
 
 def recipes_import(args: argparse.Namespace) -> int:
     """Make a recipe of a `vllm serve` command; print what was left out."""
-    imported = import_recipe(read_shell_command(args.words))
+    imported = import_recipe(args.words)
     recipe = _check_text(_choose_name(args, imported.name), imported.text, "the command")
     _report_and_add(recipe, imported.text, imported.left_out, args)
     return 0
@@ -245,11 +246,9 @@ def recipes_update(args: argparse.Namespace) -> int:
         "changed": tuple(name for name in new if name in old and new[name] != old[name]),
         "removed": tuple(name for name in old if name not in new),
     }
-    if args.json:
-        print_json(UpdatedCatalogue(after.written, len(new), **changes))
-        return 0
+    print_items([UpdatedCatalogue(after.written, len(new), **changes)])
     for what, names in changes.items():
-        print_data("\n".join([f"{what:8} {name}" for name in names] or [f"{what:8} none"]))
+        print_text("\n".join([f"{what:8} {name}" for name in names] or [f"{what:8} none"]))
     print_status(f"as of {after.written}, {len(new)} pairs; a catalogue runs nothing, it only names models")
     return 0
 
@@ -277,29 +276,24 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
     ingredients = recipe_trust.list_ingredients(recipe, patch_file.load_all_patches()[0])
     mistakes = tuple(find_recipe_mistakes(recipe))
     clean_left_out = tuple(LeftOut(redact_secrets(omission.what), omission.why) for omission in left_out)
-    if args.json:
-        path = recipe_files.own_recipe_file(recipe.name)
-        print_json(AddedRecipe(str(path), ingredients, clean_left_out, mistakes))
-        recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)
-        return
+    path = recipe_files.own_recipe_file(recipe.name)
+    print_items([AddedRecipe(str(path), ingredients, clean_left_out, mistakes)])
     for omission in clean_left_out:
-        print_status(f"left out    {omission.what}: {omission.why}")
+        print_status(f"omitted     {omission.what}: {omission.why}")
     for ingredient in ingredients:
         print_status(str(ingredient))
     for mistake in mistakes:
         print_status(f"wrong       {mistake}; correct it in the file")
-    print_data(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
-    print_status(f"checked; a launch asks before it runs anything of it. Next: dflash-tui plan {recipe.name}")
+    print_text(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
+    print_status(f"checked; a launch asks before it runs any part of it. Next: dflash-tui plan {recipe.name}")
 
 
-def recipes(args: argparse.Namespace) -> int:
+def recipes(_args: argparse.Namespace) -> int:
     """Print the recipes as resolved for this machine; invalid ones are listed with their error."""
     valid_recipes, broken = recipe_loader.load_all_recipes()
-    if args.json:
-        for recipe in valid_recipes.values():
-            print_json(recipe)
-        for name, error in broken.items():
-            print_json({"name": name, "error": error})
+    print_items(valid_recipes.values())
+    print_items({"name": name, "error": error} for name, error in broken.items())
+    if is_json():
         return 0
     here = [card.hardware for card in nvml.probe_visible_gpus().gpus] if gpus.has_driver() else []
     rows = [_build_row(recipe, here) for recipe in valid_recipes.values()]

@@ -37,9 +37,9 @@ def _print_recording(args: argparse.Namespace, source: Recording) -> int:
     from dflash_tui.diagnosis import postmortem
 
     state = RunState()
-    lines, figures = EventLines(state, as_json=args.json), FigureLines(state, args.every, as_json=args.json)
+    lines, figures = EventLines(state), FigureLines(state, args.every)
     began, begin = time.monotonic(), source.started_at + (args.at or 0.0)
-    alarm_lines, alarms_due = AlarmLines(state, as_json=args.json), begin
+    alarm_lines, alarms_due = AlarmLines(state), begin
     due = begin + args.every
     for event in source.events():
         while due <= event.at and state.exit is None:
@@ -72,5 +72,5 @@ def export(args: argparse.Namespace) -> int:
     run = registry.find_run(args.run)
     path = recording.export_run(run, args.output, with_prompts=args.with_prompts)
     print_status("removed: access tokens and keys" + ("" if args.with_prompts else ", prompts and answers"))
-    print_written_file(path, as_json=args.json)
+    print_written_file(path)
     return 0

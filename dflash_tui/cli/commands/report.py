@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.experiments.run_report import RunReport, Side
 from dflash_tui.monitoring import recording
 from dflash_tui.planning.plan import decode_record, upgrade_record
-from dflash_tui.presentation import benchmark_text, experiment_report
+from dflash_tui.presentation import benchmark_text, experiment_report, submission
 from dflash_tui.runs import registry
 
 _RUNS: msgspec.json.Decoder[RunReport] = msgspec.json.Decoder(RunReport)
@@ -36,8 +35,11 @@ def report(args: argparse.Namespace) -> int:
     """`report [NAME]` or `report compare A B`: print a report, or write it to the file of `-o`."""
     names, kind = args.names, "json" if args.json else args.format
     if names[:1] == ["compare"]:
-        if len(names) != 3:
-            raise UsageError("report compare takes two names", hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE")
+        if len(names) != 3 or args.submit:
+            raise UsageError(
+                "report compare takes two names, and no --submit",
+                hint="dflash-tui report compare RUN|AB|FILE RUN|AB|FILE",
+            )
         text = _compare(names[1], names[2], kind)
     elif len(names) > 1:
         raise UsageError(f"one name, not {len(names)}", hint="dflash-tui report compare A B sets two side by side")
@@ -46,8 +48,10 @@ def report(args: argparse.Namespace) -> int:
         if isinstance(loaded, ImportedResult):
             raise UsageError(
                 f"{names[0]} is a result of {loaded.source}",
-                hint="report compare shows it beside a report of dflash-tui",
+                hint="report compare shows it next to a report of dflash-tui",
             )
+        if args.submit:
+            return _write_submissions(args.submit, loaded, paths.expand_home(args.output or "."))
         text = render_report(loaded, kind, names[0] if names else "")
     if args.output:
         write_whole_file(paths.expand_home(args.output), redact_secrets(text))
@@ -57,29 +61,25 @@ def report(args: argparse.Namespace) -> int:
     return 0
 
 
+def _write_submissions(form: str, loaded: ExperimentReport | RunReport, folder: Path) -> int:
+    for name, files, unknown in submission.build_submissions(form, loaded):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            write_whole_file(folder / name / file, redact_secrets(text))
+            print_data(str(folder / name / file))
+        print_status(f"unknown, and left out: {', '.join(unknown)}; nothing was sent")
+    return 0
+
+
 def write_whole_file(path: Path, text: str) -> None:
-    """Write a file atomically; write directly to a path that is not a regular file, such as a pipe."""
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-        else:
-            _replace_file(paths.resolve_links(path), text)  # a link stays a link
-    except OSError as error:
-        error.filename = str(path)  # not the temporary file
-        raise
-
-
-def _replace_file(path: Path, text: str) -> None:
+    """Write a text file; an error names it."""
     if not path.parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", hint="make it first, or name another file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        raise UsageError(f"there is no folder {path.parent}", hint="create it first, or name another file")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _compare(first: str, second: str, kind: str) -> str:
@@ -95,7 +95,7 @@ def _compare(first: str, second: str, kind: str) -> str:
         return msgspec.json.encode(beside).decode() if kind == "json" else benchmark_text.render_comparison(beside)
     reports = compare_reports(loaded[0], loaded[1])
     if kind == "svg" and len(reports) > 1:
-        raise UsageError(f"these are {len(reports)} pictures", hint="--format md has all of them")
+        raise UsageError(f"the comparison needs {len(reports)} pictures", hint="--format md shows all of them")
     return "\n".join(render_report(report, kind, "") for report in reports)
 
 

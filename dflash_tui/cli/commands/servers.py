@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from dflash_tui.cli.console import ask_yes, can_ask, print_data, print_json, print_status, print_table
+from dflash_tui.cli.console import ask_yes, can_ask, print_items, print_result, print_status, print_table, print_text
 from dflash_tui.cli.json_lines import StoppedServer
 from dflash_tui.common import paths
 from dflash_tui.common.errors import DflashError, UsageError
@@ -60,7 +60,7 @@ _OF_CONTAINERS = ("docker", "br-", "veth", "virbr", "cni", "podman")
 def ps(args: argparse.Namespace) -> int:
     """`ps [RUN]`: print the servers, newest last; with --for print how a program reaches one."""
     if args.program:
-        return _print_wiring(registry.find_run(args.run), ClientProgram(args.program), as_json=args.json)
+        return _print_wiring(registry.find_run(args.run), ClientProgram(args.program))
     runs, broken = registry.load_runs()
     if args.run:
         listed = [registry.find_run(args.run)]
@@ -69,13 +69,12 @@ def ps(args: argparse.Namespace) -> int:
     print_broken_runs(broken)
     foreign = [] if args.command == "runs" or args.run else asyncio.run(find_foreign_servers())
     if args.json:
-        for line in (*map(_build_line, listed), *foreign):
-            print_json(line)
+        print_items((*map(_build_line, listed), *foreign))
         return 0
     _print_servers(listed, foreign, verbose=args.verbose)
     claims = [] if args.run else reservation.list_reservations()
     if not listed and not claims:
-        print_status("no server runs; `dflash-tui up RECIPE` starts one, `ps --all` lists those that ended")
+        print_status("no server is running; `dflash-tui up RECIPE` starts one, `ps --all` lists ended ones")
     for claim in claims:
         ports = " and ".join(str(port) for port in dict.fromkeys(plan.port for plan in claim.plans))
         print_status(f"· {claim.holder} is under way, for port {ports}")
@@ -117,33 +116,29 @@ def _print_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], *, verbo
             format_duration(server_process.measure_age(run, time.time())),
             format_gib(_measure_memory(run)),
             *((UNKNOWN if run.plan.rank else format_endpoint(Endpoint.from_run(run)),) if verbose else ()),
-            _remark(run, verbose=verbose),
+            _describe_state(run, verbose=verbose),
         )
         for run in runs
     ]
-    if rows:
-        more = ("ENDPOINT",) if verbose else ()
-        print_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, ""), rows, right=(2, 3, 4, 5))
-    if foreign:
-        watch = [
-            (server.model or UNKNOWN, str(server.port), str(server.pid or UNKNOWN), f"dflash-tui attach {server.url}")
-            for server in foreign
-        ]
-        print_table(("NOT STARTED BY DFLASH-TUI", "PORT", "PID", "WATCH WITH"), watch, right=(1, 2))
+    more = ("ENDPOINT",) if verbose else ()
+    print_table(("RUN", "STATUS", "PORT", "PID", "AGE", "MEMORY", *more, ""), rows, right=(2, 3, 4, 5))
+    watch = [
+        (server.model or UNKNOWN, str(server.port), str(server.pid or UNKNOWN), f"dflash-tui attach {server.url}")
+        for server in foreign
+    ]
+    print_table(("NOT STARTED BY DFLASH-TUI", "PORT", "PID", "WATCH WITH"), watch, right=(1, 2))
 
 
-def _print_wiring(run: Run, program: ClientProgram, *, as_json: bool) -> int:
+def _print_wiring(run: Run, program: ClientProgram) -> int:
     """Print a program's configuration on stdout, and where it belongs on stderr."""
     endpoint = Endpoint.from_run(run)
     _print_reach(run)
     wiring = format_wiring(endpoint, program)
-    if as_json:
-        print_json({"run": run.id, **msgspec.structs.asdict(endpoint), "program": program.value, "wiring": wiring})
-        return 0
     place = "~/.continue/.env" if program is ClientProgram.CONTINUE else "its environment"
     key = f"; the key comes from {endpoint.key_variable} in {place}" if endpoint.key_variable else ""
     print_status(f"for {PLACES[program]}{key}")
-    print_data(wiring)
+    facts = {"run": run.id, **msgspec.structs.asdict(endpoint), "program": program.value, "wiring": wiring}
+    print_result(facts, wiring)
     return 0
 
 
@@ -174,15 +169,15 @@ def print_broken_runs(broken: Mapping[str, str]) -> None:
         print_status(f"! ignoring {paths.runs_folder() / name}: {why}; if its server still runs, stop it by hand")
 
 
-def _remark(run: Run, *, verbose: bool) -> str:
+def _describe_state(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
-    remarks += [f"rank {run.plan.rank} of a server of another host"] if run.plan.rank else []
+    remarks += [f"rank {run.plan.rank} of a server on another host"] if run.plan.rank else []
     record = server_process.read_kept(run)
     there = run.far_ranks and (server_process.is_alive(run) or server_process.list_left(run))
     if there and not server_process.is_kept(run):
-        states = "; ".join(f"{rank}, when that was last known" for rank in record.ranks) if record else ""
-        remarks.append(f"the process that keeps its ranks together has exited; {states}".removesuffix("; "))
+        states = "; ".join(f"{rank} (last known state)" for rank in record.ranks) if record else ""
+        remarks.append(f"the keeper of its ranks has exited; {states}".removesuffix("; "))
     else:
         remarks += map(str, record.ranks) if record else ()
     if verbose and record:
@@ -212,29 +207,24 @@ def runs(args: argparse.Namespace) -> int:
 
 
 def runs_prune(args: argparse.Namespace) -> int:
-    """`runs prune`: list the runs that ended long ago, with --yes remove them; runs of A/Bs are kept."""
+    """`runs prune`: list runs that ended long ago; with --yes remove them; runs of A/Bs are kept."""
     runs_of_experiments = _list_runs_of_experiments()
     over = [run for run in registry.list_runs() if registry.is_over(run)]
     now, count = time.time(), DiskCount()
     old = [(run, age) for run in over if (age := now - registry.find_last_change(run)) >= args.older_than]
     pruned = [_prune(run, age, count, remove=args.yes) for run, age in old if run.id not in runs_of_experiments]
-    if args.json:
-        for pruned_run in pruned:
-            print_json(pruned_run)
-    elif pruned:
-        rows = [
-            (pruned_run.run, _format_age(pruned_run.age_s), format_gigabytes(pruned_run.bytes)) for pruned_run in pruned
-        ]
-        print_table(("RUN", "AGE", "SIZE"), rows, right=(1, 2))
+    print_items(pruned)
+    rows = [(each.run, _format_age(each.age_s), format_gigabytes(each.bytes)) for each in pruned]
+    print_table(("RUN", "AGE", "SIZE"), rows, right=(1, 2))
     print_broken_runs(registry.list_broken_runs())
     staying = sum(run.id in runs_of_experiments for run, _ in old)
     if staying:
-        print_status(f"{pluralize(staying, 'run')} of A/Bs stay: dflash-tui ab remove ID, then prune again")
+        print_status(f"{pluralize(staying, 'run')} of A/Bs are kept: dflash-tui ab remove ID, then prune again")
     total = f"{pluralize(len(pruned), 'run')}, {format_gigabytes(sum(pruned_run.bytes for pruned_run in pruned))}"
     if not pruned:
         print_status(f"no run ended more than {_format_age(args.older_than)} ago")
     else:
-        print_status(f"removed {total}" if args.yes else f"{total}: --yes removes them, estimates of starts with them")
+        print_status(f"removed {total}" if args.yes else f"{total}: --yes removes them and their start estimates")
     return 0
 
 
@@ -263,19 +253,16 @@ def runs_history(args: argparse.Namespace) -> int:
         do = f"recorded: {', '.join(sorted(recipes))}" if recipes else "dflash-tui up RECIPE starts a server"
         raise UsageError(f"no start of '{args.recipe}' is recorded", hint=do)
     starts = startup_history.list_starts(args.recipe or "")
-    if args.json:
-        for start in starts:
-            print_json(start)
-        return 0
+    print_items(starts)
     if not starts:
         print_status("no server has started on this machine yet")
         return 0
     _print_starts(starts)
     kinds = startup_history.group_starts(starts)
-    print_data("")
+    print_text("")
     _print_medians(kinds)
     for difference in startup_history.compare_start_kinds(kinds):
-        print_data(_describe_difference(difference))
+        print_text(_describe_difference(difference))
     return 0
 
 
@@ -327,7 +314,7 @@ def stop(args: argparse.Namespace) -> int:
     if args.orphans:
         return _stop_orphans(args)
     if args.all and args.run:
-        raise UsageError("--all cannot be combined with a run", hint="give one of them")
+        raise UsageError("--all cannot be combined with a run", hint="use only one of them")
     living = registry.list_living_servers()
     if args.all and not living:
         print_status(_describe_none())
@@ -337,19 +324,16 @@ def stop(args: argparse.Namespace) -> int:
         what = f"{len(living)} servers run, name one: {names}; or --all" if living else _describe_none()
         raise UsageError(what)
     for run in [registry.find_run(args.run)] if args.run else living:
-        stopped = _stop_run(run)
-        if args.json:
-            print_json(stopped)
+        print_items([_stop_run(run)])
     return 0
 
 
 def _describe_none() -> str:
     """Return that no server runs, and how many engine processes outlived killed servers."""
     if orphans := find_orphans():
-        return (
-            f"no server runs, but {pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
-        )
-    return "no server runs"
+        outlived = f"{pluralize(len(orphans), 'engine process')} outlived one: dflash-tui stop --orphans"
+        return f"no server is running, but {outlived}"
+    return "no server is running"
 
 
 def _stop_run(run: Run) -> StoppedServer:
@@ -384,22 +368,19 @@ def _stop_orphans(args: argparse.Namespace) -> int:
     if not orphans:
         print_status("no engine process outlived its server")
         return 0
-    if args.json:
-        for orphan in orphans:
-            fields = {"pid": orphan.pid, "name": orphan.name, "resident_bytes": orphan.resident, "port": orphan.port}
-            print_json(fields)
-    else:
-        rows = [
-            (str(orphan.pid), orphan.name, format_gib(orphan.resident), str(orphan.port or UNKNOWN))
-            for orphan in orphans
-        ]
-        print_table(("PID", "NAME", "MEMORY", "PORT"), rows, right=(0, 2, 3))
+    for orphan in orphans:
+        fields = {"pid": orphan.pid, "name": orphan.name, "resident_bytes": orphan.resident, "port": orphan.port}
+        print_items([fields])
+    rows = [
+        (str(orphan.pid), orphan.name, format_gib(orphan.resident), str(orphan.port or UNKNOWN)) for orphan in orphans
+    ]
+    print_table(("PID", "NAME", "MEMORY", "PORT"), rows, right=(0, 2, 3))
     if not args.yes:
         if args.run and not can_ask():
             hint = f"dflash-tui stop --orphans {args.run} --yes"
             raise UsageError("cannot ask for confirmation without a terminal", hint=hint)
         if args.json or not can_ask():
-            print_status("--yes stops them, a PID one of them; dflash-tui gpus shows what they hold on a GPU")
+            print_status("--yes stops them all, a PID only that one; dflash-tui gpus shows their GPU memory")
             return 0
         if not ask_yes(f"Stop {pluralize(len(orphans), 'process')}?"):
             print_status("not stopped")

@@ -16,7 +16,7 @@ from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands.bench import Bench, run_bench, show_exchange, wait_for_first_answer
 from dflash_tui.cli.commands.hosts import plan_over_peers
 from dflash_tui.cli.commands.logs import Failed, format_postmortem
-from dflash_tui.cli.console import print_data, print_status, terminal_width
+from dflash_tui.cli.console import is_json, print_data, print_status, terminal_width
 from dflash_tui.cli.event_lines import (
     AlarmLines,
     CheckDone,
@@ -66,7 +66,7 @@ def up(args: argparse.Namespace) -> int:
     """`up RECIPE`: prepare, launch and watch."""
     if args.foreground and (args.detach or args.wait):
         other = "--detach" if args.detach else "--wait"
-        raise UsageError(f"--foreground cannot be combined with {other}", hint="give one of them")
+        raise UsageError(f"--foreground cannot be combined with {other}", hint="use only one of them")
     request = read_launch_request(args)
     planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
     try:
@@ -95,7 +95,7 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
             await session.run_server(planned, front, cluster_launch.reach_hosts, policy)
         except asyncio.CancelledError:
             if not front.is_watching:
-                print_status("stopped before the launch; nothing unfinished was left behind")
+                print_status("cancelled before the launch; nothing incomplete is left")
             raise
 
 
@@ -105,7 +105,7 @@ class _Terminal:
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._until = Until.MEASURED if args.bench else Until.READY if args.wait else Until.EXIT
-        self._preparing = PreparingLines(as_json=args.json)
+        self._preparing = PreparingLines()
         self.is_watching = False
 
     async def confirm(self, question: session.LaunchQuestion) -> bool:
@@ -184,7 +184,7 @@ def _print_checks(args: argparse.Namespace, report: PreflightReport) -> None:
 def _detach(args: argparse.Namespace, run: Run) -> None:
     print_status(f"{describe_attach_and_stop(run.id)}\n{describe_use(Endpoint.from_run(run), read_called_name())}")
     if args.json:
-        EventLines(RunState(), as_json=True).show_all((*run.prepared, run.launched))
+        EventLines(RunState()).show_all((*run.prepared, run.launched))
     else:
         print_data(run.id)
 
@@ -192,29 +192,29 @@ def _detach(args: argparse.Namespace, run: Run) -> None:
 async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Until = Until.EXIT) -> int:
     """Print the events of `run` and apply them to `state`, until the run ends or `until` is reached."""
     answered = asyncio.Event()
-    following = asyncio.create_task(_follow(run, state, answered, EventLines(state, as_json=args.json)))
-    alarm_lines = AlarmLines(state, as_json=args.json)
+    following = asyncio.create_task(_follow(run, state, answered, EventLines(state)))
+    alarm_lines = AlarmLines(state)
     tasks = [
         following,
-        asyncio.create_task(FigureLines(state, args.every, as_json=args.json).print_for_ever()),
+        asyncio.create_task(FigureLines(state, args.every).print_for_ever()),
         asyncio.create_task(alarm_lines.print_for_ever()),
-        asyncio.create_task(_report_unhealthy(run, state, as_json=args.json)),
+        asyncio.create_task(_report_unhealthy(run, state)),
     ]
     try:
         if until is not Until.EXIT and await wait_for_first_answer(answered, following):
             if state.health is Health.UNHEALTHY:
-                return _finish(run, state, until, as_json=args.json)
+                return _finish(run, state, until)
             if until is Until.MEASURED:
-                await _measure(run, state, as_json=args.json)
+                await _measure(run, state)
                 await asyncio.sleep(2 * observer.LOG_INTERVAL)  # wait until the recorded events are read
             alarm_lines.refresh(time.time())  # print an alarm of the first answer before watching ends
             if args.detach or args.wait:
                 print_status(describe_attach_and_stop(run.id))
                 return 0
             if not args.foreground:
-                print_status(f"watching {run.id}; Ctrl-C ends that, and the server keeps running")
+                print_status(f"watching {run.id}; Ctrl-C stops watching, the server keeps running")
         await _wait_for_first(*tasks)
-        return _finish(run, state, until, as_json=args.json)
+        return _finish(run, state, until)
     except asyncio.CancelledError:
         if not args.foreground:
             print_status(f"\nno longer watching; the server keeps running\n{describe_attach_and_stop(run.id)}")
@@ -224,13 +224,13 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
             task.cancel()
 
 
-async def _measure(run: Run, state: RunState, *, as_json: bool) -> None:
+async def _measure(run: Run, state: RunState) -> None:
     """Send the five prompts; without --json also print an answer and how to compare speculation on and off."""
     benchmark = Bench(
-        Server.from_run(run), suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=as_json, watched=True
+        Server.from_run(run), suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=is_json(), watched=True
     )
     await run_bench(benchmark.suit_to(state.startup.samplers))
-    if as_json:
+    if is_json():
         return
     await show_exchange(run)
     if run.plan.num_speculative_tokens:
@@ -251,7 +251,7 @@ async def _follow(run: Run, state: RunState, answered: asyncio.Event, lines: Eve
             # In a thread: a paused reader of stdout must not block the recording.
             await asyncio.to_thread(lines.show_all, batch)
             if state.health in {Health.WARM, Health.UNHEALTHY}:
-                if state.health is Health.WARM and not answered.is_set() and not lines.as_json:
+                if state.health is Health.WARM and not answered.is_set() and not is_json():
                     await asyncio.to_thread(_print_ready, run)
                 answered.set()
 
@@ -263,7 +263,7 @@ def _print_ready(run: Run) -> None:
         print_status(f"  reach it:  {format_tunnel(endpoint, host)}")
 
 
-async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None:
+async def _report_unhealthy(run: Run, state: RunState) -> None:
     """Print once why a running server stays unhealthy; a server that exits is reported by `_finish`."""
     since: float | None = None
     while since is None or time.monotonic() - since < _UNHEALTHY_GRACE_SECONDS:
@@ -271,21 +271,21 @@ async def _report_unhealthy(run: Run, state: RunState, *, as_json: bool) -> None
         bad = state.exit is None and state.health is Health.UNHEALTHY
         since = (time.monotonic() if since is None else since) if bad else None
     if failure := postmortem.build_postmortem(run, state):
-        if as_json:
+        if is_json():
             print_event(Failed(time.time(), failure))
         else:
             print_status(format_postmortem(failure))
     await asyncio.Event().wait()  # keep watching
 
 
-def _finish(run: Run, state: RunState, until: Until = Until.EXIT, *, as_json: bool) -> int:
+def _finish(run: Run, state: RunState, until: Until = Until.EXIT) -> int:
     """Return 0 if the server was stopped on request; raise its failure otherwise."""
     if (failure := postmortem.build_postmortem(run, state)) is None:
         if until is not Until.EXIT and state.warm_at is None:
             raise ServerFailed(f"{run.id} was stopped before it was ready", hint=f"the log: dflash-tui logs {run.id}")
         print_status(f"{run.id} was stopped")
         return 0
-    if as_json:
+    if is_json():
         print_event(Failed(time.time(), failure))
     raise postmortem.build_failure(failure)
 
@@ -295,14 +295,14 @@ def attach_foreign(args: argparse.Namespace) -> int:
     server = ForeignServer(args.run)
     if args.plain or args.json or not has_terminal():
         print_status(f"{server.url} was not launched by dflash-tui: metrics only, nothing is sent, stopped or recorded")
-        print_status("asking it once a second until Ctrl-C")
+        print_status("polling it once a second until Ctrl-C")
         return asyncio.run(_print_server(args, server))
     return open_panel(foreign=server)
 
 
 async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
     state = RunState()
-    lines = EventLines(state, as_json=args.json)
+    lines = EventLines(state)
 
     async def follow() -> None:
         async for event in server.events():
@@ -311,8 +311,8 @@ async def _print_server(args: argparse.Namespace, server: ForeignServer) -> int:
             state.apply(event)
             lines.show(event)
 
-    figures = FigureLines(state, args.every, as_json=args.json)
-    alarms = AlarmLines(state, as_json=args.json)
+    figures = FigureLines(state, args.every)
+    alarms = AlarmLines(state)
     tasks = [asyncio.create_task(each) for each in (follow(), figures.print_for_ever(), alarms.print_for_ever())]
     try:
         await _wait_for_first(*tasks)

@@ -12,7 +12,7 @@ from dflash_tui.benchmark.chat import check_server, skip_check
 from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands.experiments import ab_run
 from dflash_tui.cli.commands.up import up
-from dflash_tui.cli.console import print_json, print_status, print_table
+from dflash_tui.cli.console import print_items, print_status, print_table, use_json
 from dflash_tui.cli.requests import choose_server
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.launch import shutdown
@@ -37,6 +37,7 @@ def verify(args: argparse.Namespace) -> int:
     if args.detach:
         raise UsageError("--detach is for verify --lossless")
     as_json, args.json = args.json, False
+    use_json(False)
     run = _find_running(args.recipe)
     launched = run is None
     with contextlib.redirect_stdout(sys.stderr):  # stdout of a launch and an experiment is not data here
@@ -50,8 +51,8 @@ def verify(args: argparse.Namespace) -> int:
     plan = run.plan
     verification_record = Verification(plan.recipe, time.time(), plan.vllm, plan.hardware.value, run.id, tuple(checks))
     verification.record_verification(verification_record)
-    args.json = as_json
-    _show(verification_record, f"dflash-tui logs {run.id}", as_json=as_json)
+    use_json(as_json)
+    _show(verification_record, f"dflash-tui logs {run.id}")
     print_status(f"{plan.recipe}: {verification.format_badge(verification_record)}")
     return 0
 
@@ -59,24 +60,22 @@ def verify(args: argparse.Namespace) -> int:
 def _verify_address(args: argparse.Namespace) -> int:
     """Check the server at an address; nothing is recorded, and outputs are not compared."""
     if args.lossless:
-        hint = "launch it with and without speculation, and verify --lossless of a recipe"
+        hint = "verify --lossless RECIPE launches it with and without speculation"
         raise UsageError("verify --lossless launches the server that it checks, and takes no URL", hint=hint)
     args.run = args.recipe
     server = choose_server(args)
     print_status(benchmark_text.format_server(server))
     checks = tuple(asyncio.run(_check(server)))
     record = Verification(server.url, time.time(), server.facts.version, "", "", checks)
-    _show(record, "the log of the server may say why", as_json=args.json)
+    _show(record, "the log of the server may say why")
     return 0
 
 
-def _show(record: Verification, hint: str, *, as_json: bool) -> None:
+def _show(record: Verification, hint: str) -> None:
     """Print the checks; raise DflashError if one failed."""
-    if as_json:
-        print_json(record)
-    else:
-        rows = [(f"{_MARKS[check.result]} {check.name}", check.result.value, check.detail) for check in record.checks]
-        print_table(("CHECK", "RESULT", ""), rows)
+    print_items([record])
+    rows = [(f"{_MARKS[check.result]} {check.name}", check.result.value, check.detail) for check in record.checks]
+    print_table(("CHECK", "RESULT", ""), rows)
     if record.failed:
         raise DflashError(f"{record.recipe} failed: {', '.join(record.failed)}", hint=hint)
 
@@ -122,5 +121,5 @@ def _check_output(args: argparse.Namespace, run: Run, *, launched: bool, works: 
     except DflashError as error:
         return FunctionalCheck(_OUTPUT, CheckResult.FAILED, " ".join(filter(None, (error.what, error.evidence))))
     return FunctionalCheck(
-        _OUTPUT, CheckResult.PASSED, "greedy answers are those without speculation, but for rounding"
+        _OUTPUT, CheckResult.PASSED, "greedy answers equal those without speculation, except for rounding"
     )

@@ -72,7 +72,7 @@ def make_patched_engine(
         try:
             return _make(base, making, folder, needed, edited)
         except OSError as error:
-            hint = "free some space" if error.errno == errno.ENOSPC else "see that the folder is yours and writable"
+            hint = "free some space" if error.errno == errno.ENOSPC else "make the folder writable"
             evidence = f"{error.filename or ''}: {error.strerror}".lstrip(": ")
             raise PatchError(f"{folder} cannot be made", evidence=evidence, hint=hint) from None
         finally:

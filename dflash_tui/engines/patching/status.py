@@ -156,25 +156,19 @@ def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineF
     upstream = text_edits.matches_fingerprint(patch.upstream, texts)
     if upstream and patch_file.has_reached_upstream(patch, build):
         return PatchStatus(patch.name, PatchState.UPSTREAM, why)
-    if fit is EditFit.ABSENT and _matches_any_use(patch):
-        upstream = False
+    if fit is EditFit.ABSENT and patch.upstream and patch.upstream.path in patch.paths:
+        upstream = False  # the name may have another purpose there
     if upstream and (patch_file.explain_caveat(patch, build) or not patch_file.covers_build(patch, build)):
         return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it")
     other = bool(patch.by_others) and all(text_edits.matches_fingerprint(mark, texts) for mark in patch.by_others)
     if not (upstream or exact or other):
         return None
-    form = "its exact text is there" if exact else "another form of it is there" if other else "the source has it"
+    form = "its exact text" if exact else "another form of it" if other else "it"
     in_place = (Path(engine.folder) / PATCHED_IN_PLACE).exists()
-    author = "put in place by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
-    return PatchStatus(patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, [f"{form}, {author}", why])))
-
-
-def _matches_any_use(patch: Patch) -> bool:
-    """Whether upstream's fingerprint is any use of a name in a patched file, which may have another purpose."""
-    fingerprint = patch.upstream
-    if fingerprint is None or fingerprint.path not in patch.paths:
-        return False
-    return not fingerprint.in_class and fingerprint.returns is None
+    author = "applied by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
+    return PatchStatus(
+        patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, [f"the source has {form}, {author}", why]))
+    )
 
 
 def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:
@@ -260,7 +254,7 @@ def explain_unwanted(plan: Plan, present: Collection[str]) -> dict[str, str]:
     for patch in patch_file.load_all_patches()[0]:
         rival = next((other.name for other in wanted if patch_file.are_alternatives(patch, other)), "")
         if patch.name in present and patch.name not in plan.patches and (rival or patch.experimental):
-            reasons[patch.name] = f"{rival} is its alternative" if rival else "experimental, and not asked for"
+            reasons[patch.name] = f"{rival} is its alternative" if rival else "experimental, not enabled"
     return reasons | {name: _DISABLED for name in plan.disabled_patches if name in present}
 
 
@@ -297,7 +291,7 @@ def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardwa
             if state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
                 raise PatchError(
                     f"patch {patch.name} is an alternative to {other.name}, which is in {engine.folder} already",
-                    hint=f"choose another engine, or do without it: --set patches.{patch.name}=false",
+                    hint=f"choose another engine, or disable it: --set patches.{patch.name}=false",
                 )
         partners = [patch_file.load_patch(name) for name in patch.together_with if not names & {*patch.together_with}]
         if partners and not any(

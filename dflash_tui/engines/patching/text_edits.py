@@ -1,90 +1,23 @@
-"""Apply edits to source texts, check whether they fit, and match fingerprints against the syntax tree. Pure."""
+"""Apply edits to source texts, and check whether they fit. Pure."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TypeVar
 
 from dflash_tui.common.errors import PatchError
 from dflash_tui.planning.patch_file import Edit, Fingerprint, Patch
 
 Texts = Mapping[str, str | None]  # by path; None for a file that is missing or not text
-T = TypeVar("T", ast.ClassDef, ast.FunctionDef)
 
 
 def matches_fingerprint(fingerprint: Fingerprint | None, texts: Texts) -> bool:
-    """Whether the source matches `fingerprint`; False if it cannot be parsed."""
-    if fingerprint is None:
-        return False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse((texts.get(fingerprint.path) or "").encode())
-    except (SyntaxError, ValueError):
-        return False
-    return _in_class(fingerprint, tree) if fingerprint.in_class else _in_module(fingerprint, tree)
-
-
-def _in_module(fingerprint: Fingerprint, tree: ast.Module) -> bool:
-    if fingerprint.returns is None:
-        return any(name == fingerprint.has or name.endswith(f".{fingerprint.has}") for name in _used(tree))
-    function = _last(ast.FunctionDef, fingerprint.has, tree.body)
-    return function is not None and _returned(function) is fingerprint.returns
-
-
-def _in_class(fingerprint: Fingerprint, tree: ast.Module) -> bool:
-    definition = _last(ast.ClassDef, fingerprint.in_class, tree.body)
-    if definition is None:
-        return False
-    method = _last(ast.FunctionDef, fingerprint.has, definition.body)
-    if fingerprint.returns is not None:
-        return method is not None and _returned(method) is fingerprint.returns
-    bases = (ast.unparse(base).rpartition(".")[2] for base in definition.bases)
-    return fingerprint.has in {*bases, *_fields(definition.body)} or (method is not None and _answers(method))
-
-
-def _last(kind: type[T], name: str, body: Sequence[ast.stmt]) -> T | None:
-    return next((node for node in reversed(body) if isinstance(node, kind) and node.name == name), None)
-
-
-def _fields(body: Sequence[ast.stmt]) -> set[str]:
-    return {part.target.id for part in body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)}
-
-
-def _first(function: ast.FunctionDef) -> ast.stmt:
-    body = function.body
-    return body[1] if ast.get_docstring(function) is not None and len(body) > 1 else body[0]
-
-
-def _returned(function: ast.FunctionDef) -> object:
-    """Return the constant that a function's first statement returns; Ellipsis if it does anything else."""
-    first = _first(function)
-    if isinstance(first, ast.Return) and (first.value is None or isinstance(first.value, ast.Constant)):
-        return first.value and first.value.value
-    return ...
-
-
-def _answers(function: ast.FunctionDef) -> bool:
-    """Whether a method is more than a placeholder, `return False` or `return None`."""
-    first = _first(function)
-    empty = isinstance(first, ast.Pass | ast.Raise) or (
-        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    )
-    return not empty and _returned(function) not in {False, None}
-
-
-def _used(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield ast.unparse(node)
-        elif isinstance(node, ast.keyword) and node.arg:
-            yield node.arg
+    """Whether the file of `fingerprint` contains its text."""
+    return fingerprint is not None and fingerprint.has in (texts.get(fingerprint.path) or "")
 
 
 _MARKER = re.compile(r"^[ \t]*# dflash-tui: .*\n|(?<![ \t])[ \t]+# dflash-tui: .*$", re.MULTILINE)
@@ -174,7 +107,7 @@ def describe_drift(patch: Patch, texts: Texts, unreadable: Mapping[str, str] = {
             old, new = _count_matches(text, edit)
             applied, edits = applied + ((old, new) == (0, 1)), edits + 1
             if (old, new) not in {(1, 0), (0, 1)}:
-                also = f", and the text that it would become {new} times" if new else ""
+                also = f", and its replacement {new} times" if new else ""
                 lines.append(f"{file.path}: this is found {old} times{also}: {first_filled_line(edit.old)}\n")
     if applied:
         lines.append(f"{applied} of its {edits} edits are applied already, the others are not\n")

@@ -32,8 +32,8 @@ from dflash_tui.planning.recipes.resolution import NOT_ANSWERED_BY_THE_MODEL
 
 # The fewest prompts for a verdict: of two, both differ by chance in one of nine experiments.
 FEWEST = 5
-_YARDSTICK = "those of two boots of one arm"
-_UNTESTED = "no draft was ever rejected, so the verification was not put to the test"
+_YARDSTICK = "two boots of one arm do"
+_UNTESTED = "no draft was ever rejected, so verification was not exercised"
 # Characters shown before and after a first difference.
 _BEFORE, _AFTER = 60, 120
 # With fewer positions the largest measured shift may be far below the real rounding.
@@ -85,7 +85,7 @@ def compare_outputs(
     """Return how much the greedy answers of two arms differ beyond those of boots of one arm."""
     if why := _explain_meaningless(design, a, b):
         return OutputComparison(OutputVerdict.UNKNOWN, why)
-    ours, theirs = ([(boot.number, _collect_answers(boot, kept_answers)) for boot in select_measured_boots(boots, arm)]
+    ours, theirs = ([(boot.number, _collect_answers(boot, kept_answers)) for boot in _select_boots(design, boots, arm)]
                     for arm in (a, b))  # fmt: skip
     of_all = [answers for _, answers in (*ours, *theirs)]
     shared = [key for key in of_all[0] if all(key in answers for answers in of_all)] if of_all else []
@@ -115,6 +115,12 @@ def compare_outputs(
     )
     untested = comparison.verdict is OutputVerdict.ALIKE and accepted_all
     return replace(comparison, verdict=OutputVerdict.UNKNOWN, why=_UNTESTED) if untested else comparison
+
+
+def _select_boots(design: Design, boots: Sequence[Boot], arm: int) -> list[Boot]:
+    """Return the measured boots of an arm; of the turns at a running server the first after each of its starts."""
+    measured = select_measured_boots(boots, arm)
+    return measured if design.arms[arm].server is None else [*{b.process: b for b in reversed(measured)}.values()][::-1]
 
 
 def _accepted_all(design: Design, boots: Sequence[Boot], a: int, b: int) -> bool:

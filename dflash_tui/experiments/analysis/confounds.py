@@ -128,7 +128,7 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
         "variables differ between boots", {b.number: _leave_out(b.env, varied) for b in pair.measured}
     )
     around = {b.number: _leave_out(b.inherited, varied) for b in pair.measured if b.inherited is not None}
-    yield from _find_unequal_values("they were launched from different environments", around)
+    yield from _find_unequal_values("they were launched from different shell environments", around)
 
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
@@ -177,10 +177,10 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "the first request failed", boot.cold_request.error[:_LONGEST], refuses=False)
         if short := [request for request in boot.requests if not request.error and request.finish not in whole]:
             evidence = f"{pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
-            yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
+            yield _of_boot(boot, "answers did not have the requested length", f"{evidence} ({short[0].kind})")
         if failures := sum(window.filler_failures for window in boot.windows):
-            evidence = f"{pluralize(failures, 'request')} that do not count failed"
-            yield _of_boot(boot, "not every boot kept its load up", evidence)
+            evidence = f"{pluralize(failures, 'request')} that are not counted failed"
+            yield _of_boot(boot, "not every boot sustained its load", evidence)
         if boot.preemptions:
             # Of a map they are those of its largest cells only.
             evidence = pluralize(round(boot.preemptions), "preemption")
@@ -256,7 +256,7 @@ def _unknowns(pair: _ArmPair) -> Iterator[Confound]:
         after, on_gpu = boot.after or Conditions(0.0), not pair.arm(boot).plan.on_cpu
         lacks = {
             "throttling": on_gpu and after.throttle is None,
-            "load of others on the GPU": on_gpu and after.foreign is None,
+            "other load on the GPU": on_gpu and after.foreign is None,
             "the power supply": power and not after.power,
             "the server's counters meanwhile": boot.generated is None,
         }
@@ -292,7 +292,7 @@ def _machine_state(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "the GPU was throttled", ", ".join(hard))
         if foreign := sorted({who for reading in readings for who in reading.foreign or ()}):
             beside = any(arm.server and arm.server.is_here for arm in pair.arms)  # it is one of these
-            what = "other processes used the GPU"
+            what = f"other processes used the {'processors' if pair.arm(boot).plan.on_cpu else 'GPU'}"
             yield _of_boot(boot, what, ", ".join(foreign)[:_LONGEST], refuses=not beside)
         on_battery += [f"boot {boot.number + 1}"] * any(reading.power == "battery" for reading in readings)
     if on_battery:

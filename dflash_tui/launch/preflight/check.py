@@ -10,8 +10,8 @@ import msgspec
 
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
+from dflash_tui.launch import planner
 from dflash_tui.machine.gpus import Gpu, GpuProbe
-from dflash_tui.planning import memory
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
@@ -65,13 +65,10 @@ class Situation(msgspec.Struct, frozen=True):
         """Return the memory estimate for the GPUs, with other flags if given; None on the CPU or without a GPU."""
         flags = self.resolved.flags | {name.replace("_", "-"): value for name, value in changes.items()}
         resolved = msgspec.structs.replace(self.resolved, flags=flags)
-        models = [model_hub.read_local_model(model) for model in self.models]
-        machine, plan = memory.smallest_gpu_memory(self.gpus), self.plan
-        if resolved.recipe.for_cpu or machine is None:
+        if not any(card.memory_total for card in self.gpus):
             return None
-        return memory.estimate_memory(
-            resolved, machine, mode=plan.mode, tokens=plan.num_speculative_tokens, models=models
-        )
+        models = [model_hub.read_local_model(model) for model in self.models]
+        return planner.estimate_memory(resolved, self.plan.mode, self.plan.num_speculative_tokens, self.gpus, models)
 
 
 def pass_check(name: str, finding: str) -> Check:

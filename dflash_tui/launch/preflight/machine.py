@@ -128,7 +128,7 @@ def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
     if heavy:
         finding = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
         yield warn_check(
-            f"{name} is shared", finding, "stop what is not needed: it takes memory and distorts measurements"
+            f"{name} is shared", finding, "stop unneeded programs: they take memory and distort measurements"
         )
 
 
@@ -154,7 +154,7 @@ def _check_compilers(situation: Situation) -> Iterator[Check]:
     if nvcc := system.find_nvcc():
         yield pass_check("CUDA compiler", nvcc)
     else:
-        yield warn_check("CUDA compiler", "no nvcc; FlashInfer needs it for kernels that it has no binaries of",
+        yield warn_check("CUDA compiler", "no nvcc; FlashInfer needs it for kernels without shipped binaries",
                    "if the start fails because of it: install the CUDA toolkit, or "
                    "--set env.VLLM_USE_FLASHINFER_SAMPLER=0")  # fmt: skip
 
@@ -194,7 +194,7 @@ def check_logout() -> Iterator[Check]:
     if risk.settings:
         finding = f"{' and '.join(risk.settings)} of systemd-logind would end a server with your last login"
         fix = f"loginctl enable-linger {risk.user}".strip()
-        yield warn_check("logout", finding, f"{fix} (with sudo where it is refused), or stay logged in")
+        yield warn_check("logout", finding, f"{fix} (with sudo if refused), or stay logged in")
     else:
         yield pass_check("logout", f"a server outlives your login{' (lingering)' if risk.lingers else ''}")
 
@@ -268,7 +268,7 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         return fail_check(kind, f"{need}; {budget}", _suggest_settings(situation, fit))
     if _exceeds_free(fit):
         finding = f"{budget}, and {format_gib(fit.free)} {_ARE_FREE}"
-        return fail_check(kind, finding, ["stop what uses the rest, or ", *_suggest_settings(situation, fit)])
+        return fail_check(kind, finding, ["stop programs that use the rest, or ", *_suggest_settings(situation, fit)])
     if not fit.holds_request:
         estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
         return warn_check(
@@ -363,7 +363,7 @@ def _check_unified_memory(situation: Situation, fit: MemoryEstimate) -> Iterator
     if memory.cached > _MAX_PAGE_CACHE and fit.budget > fit.free - memory.cached:
         finding = f"{format_gib(memory.cached)} of the unified memory is page cache, which CUDA may not count as free"
         # Without model files the page cache belongs to others, and only root can release it.
-        ours = f"release that of the models: dflash-tui doctor {situation.plan.recipe} --release-page-cache"
+        ours = f"release the models' page cache: dflash-tui doctor {situation.plan.recipe} --release-page-cache"
         release = ours if list_local_files(situation.models) else "release it: sudo sysctl vm.drop_caches=1"
         yield warn_check("page cache", finding, release)
     if memory.swap_used > _MAX_SWAP:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
 from packaging.version import Version
 
-from dflash_tui.common.formatting import format_gib
 from dflash_tui.engines import model_config, model_hub
-from dflash_tui.launch import planner
 from dflash_tui.launch.preflight.check import Check, Fix, Situation, fail_check, warn_check
-from dflash_tui.machine.gpus import Gpu
 from dflash_tui.planning import cuda_graphs, kv_cache, methods, patch_file, serve_flags
 from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
-from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting, parse_settings
+from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
 
 _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reasoning-parser-plugin"}
@@ -29,13 +25,10 @@ _PLUGINS = {"tool-call-parser": "tool-parser-plugin", "reasoning-parser": "reaso
 _OTHER_TOKENIZER = ("tokenizer", "tokenizer-mode", "tokenizer-revision", "skip-tokenizer-init")
 
 
-def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) -> list[Check]:
-    """Return the problems of the planned pair, release, number of drafted tokens and parsers.
-
-    Without `cards` the memory of a typical GPU is assumed.
-    """
+def check_pair(resolved: ResolvedRecipe, plan: Plan) -> list[Check]:
+    """Return the problems of the planned pair, release, number of drafted tokens and parsers."""
     return [
-        *_check_broken(resolved, plan, cards),
+        *_check_broken(resolved, plan),
         *_check_release(resolved, plan),
         *_check_draft_length(resolved, plan),
         *_check_flashinfer(resolved, plan),
@@ -43,7 +36,7 @@ def check_pair(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu] = ()) 
     ]
 
 
-def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) -> Iterator[Check]:
+def _check_broken(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     """Refuse a recipe that is known to fail; its reason names the settings that fix it."""
     standing = plan.standing
     if standing is None or standing.status is not Status.BROKEN:
@@ -53,25 +46,11 @@ def _check_broken(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu]) ->
     profiles = [name for name in list_profiles(resolved.recipe) if name != plan.profile]
     ways: list[str | Hint] = []
     for name, value in mends.items():
-        ways += [hint_setting(name, value), f"{_price_setting(resolved, plan, cards, name, value)}, or "]
+        ways += [hint_setting(name, value), ", or "]
     for name in profiles:
         ways += [Hint(LaunchChanges(profile=name)), ", or "]
     finding = f"broken on {plan.hardware.value}: {why.partition('. ')[0]}"
     yield fail_check("recipe", finding, [*ways, "another recipe"])
-
-
-def _price_setting(resolved: ResolvedRecipe, plan: Plan, cards: Sequence[Gpu], name: str, value: str) -> str:
-    """Return what a setting costs in KV cache, in brackets; empty if nothing, or if unknown."""
-    settings = resolved.flags | parse_settings({name: value})
-    flags = {flag: setting for flag, setting in settings.items() if setting is not None}
-    now, then = (
-        planner.estimate_memory(changed, plan.mode, plan.num_speculative_tokens, cards)
-        for changed in (resolved, replace(resolved, flags=flags))
-    )
-    if not (now and then and now.kv_needed and then.kv_needed and now.kv_needed != then.kv_needed):
-        return ""
-    sizes = f"{format_gib(then.kv_needed)} of KV cache instead of {format_gib(now.kv_needed)}"
-    return f" ({then.max_model_len} tokens then take {sizes}; about {format_gib(then.kv_left)} are there for it)"
 
 
 def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
@@ -82,7 +61,7 @@ def _check_release(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     if oldest and Version(plan.vllm) < Version(oldest) and not patched:
         releases_by_age = sorted(map(Version, recipe_loader.load_releases()))
         newer = next((version for version in releases_by_age if version >= Version(oldest)), oldest)
-        problem = f"this pair is served right from {oldest} on without patches; the plan has {plan.vllm}"
+        problem = f"without patches this pair needs vLLM {oldest} or newer; the plan has {plan.vllm}"
         yield fail_check("vLLM", problem, Hint(LaunchChanges(vllm=str(newer))))
 
 
@@ -116,7 +95,7 @@ def _check_flashinfer(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:
     setting = cuda_graphs.find_flashinfer(resolved, normalize_flag_names(resolved.flags))
     if setting and plan.num_speculative_tokens and plan.mode is Mode.COMPILE and not resolved.recipe.for_cpu:
         cost = "; published for a GB10: 47.5 instead of 55.2 tok/s (vllm#49547)"
-        finding = f"FlashInfer of vLLM {plan.vllm} verifies drafts with CUDA graphs in pieces (PIECEWISE){cost}"
+        finding = f"FlashInfer of vLLM {plan.vllm} verifies drafts with piecewise CUDA graphs{cost}"
         newer = Hint(LaunchChanges(vllm=str(cuda_graphs.find_flashinfer_release(resolved))))
         yield warn_check("attention", finding, [hint_setting(setting, "flash_attn"), ", or ", newer])
 
@@ -152,7 +131,7 @@ def check_requirements(situation: Situation) -> Iterator[Check]:
 def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
     """Check that the files and folders named by flags exist."""
     for name, value in serve_flags.list_missing(resolved.flags).items():
-        where = "is not there" if Path(value).is_absolute() else "is neither here nor in the target's repository here"
+        where = "does not exist" if Path(value).is_absolute() else "is not in the target's downloaded repository either"
         fix: Fix = [hint_setting(name, "PATH", is_example=True), ", or ", hint_setting(name, "null"), " without it"]
         yield fail_check("file", f"--{name}: {value} {where}", fix)
 
@@ -178,7 +157,7 @@ def _check_length(situation: Situation) -> Iterator[Check]:
     shape = kv_cache.read_model_shape(config)
     most = shape.max_position_embeddings if shape else None
     if most and length > most and not _scales_positions(config):
-        finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM refuses that"
+        finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM rejects that"
         yield fail_check("context", finding, [hint_setting("max-model-len", most), " or less"])
 
 

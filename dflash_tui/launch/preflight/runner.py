@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,14 +44,13 @@ from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import KEY_VARIABLE
 
 _SPARE_BYTES = 1_000_000_000
-_MIN_OPEN_FILES = 4096
 
 
 def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan; `thorough` ones may ask the engine about its flags, which takes 20 s."""
     checks = [
         *_check_standing(situation),
-        *pair.check_pair(situation.resolved, situation.plan, situation.gpus),
+        *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
         *pair.check_requirements(situation),
@@ -63,7 +61,6 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *_check_folders(situation),
         *_check_port(situation),
         *_check_api_key(situation),
-        *_check_process_limits(),
         *_check_hosts(situation),
     ]
     return checks
@@ -153,7 +150,7 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
     present = status.list_present_patches(engine) if engine else ()
     for name, why in status.explain_unwanted(plan, present).items():
         if name in plan.disabled_patches:
-            finding = f"{name} is disabled, but in the engine {plan.unpatched_folder}"
+            finding = f"{name} is disabled, but part of the engine {plan.unpatched_folder}"
             yield refuse_check("patch", finding, "drop the setting, or use another engine")
         else:
             finding = f"{name} is in the engine {plan.unpatched_folder}: {why}"
@@ -188,18 +185,12 @@ def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     return pass_check("patch", f"{name}: {patch_status.state.value}{f', {why}' if why else ''}")
 
 
-_NO_MODEL = (
-    "it has no config.json, not all the weights that its index names, or cannot be read",
-    "use a folder that holds a whole model",
-)
-
-
 def _check_models(situation: Situation) -> Iterator[Check]:
     made_up = situation.resolved.flags.get("load-format") == "dummy"
-    yield from _check_named_folders(situation, weights=not made_up)
     for role, model in zip(("target", "drafter"), situation.models, strict=False):
         if model.complete and not _is_model_folder(Path(model.folder or ""), weights=not made_up):
-            yield fail_check(role, f"{model.repo}: {_NO_MODEL[0]}", _NO_MODEL[1])
+            why = "it has no config.json, not all the weights that its index names, or cannot be read"
+            yield fail_check(role, f"{model.repo}: {why}", "use a folder with a complete model")
         elif model.complete:
             yield pass_check(role, f"{model.repo}, {format_gigabytes(model.total_bytes)}, on this machine")
         elif model.access.ok and not model.detail:
@@ -209,15 +200,6 @@ def _check_models(situation: Situation) -> Iterator[Check]:
             evidence = f" ({model.detail})" if model.detail else ""
             fix = model_hub.advise_access(model) or "choose a repository that holds a model"
             yield fail_check(role, f"{model.repo}: {model.access.value}{evidence}", fix)
-
-
-def _check_named_folders(situation: Situation, *, weights: bool) -> Iterator[Check]:
-    """Warn of unusable folders that the user named in place of models that the recipe builds."""
-    built = situation.plan.models_folder
-    for role, name in (("target", situation.plan.target), ("drafter", situation.plan.drafter)):
-        by_hand = built and name.startswith(("/", ".")) and not Path(name).is_relative_to(built)
-        if by_hand and not _is_model_folder(Path(name), weights=weights):
-            yield warn_check(role, f"{name}: {_NO_MODEL[0]}", _NO_MODEL[1])
 
 
 def _check_disk_space(situation: Situation) -> Iterator[Check]:
@@ -243,13 +225,13 @@ def _check_disk_space(situation: Situation) -> Iterator[Check]:
         finding = f"{about}{format_gigabytes(amount)} to write, {format_gigabytes(free)} free on the disk of {existing}"
         fix = "free some space, or move the folders with XDG_DATA_HOME and HF_HOME"
         if free <= amount + _SPARE_BYTES:
-            spare = f"{format_gigabytes(_SPARE_BYTES)} has to stay free"
-            yield fail_check("disk", f"{finding}, of which {spare}" if free > amount else finding, fix)
+            spare = f"{format_gigabytes(_SPARE_BYTES)} must stay free"
+            yield fail_check("disk", f"{finding}; {spare}" if free > amount else finding, fix)
         else:
             yield pass_check("disk", finding)
     if unknown:
-        what = f"how much has to be downloaded of {' and '.join(unknown)} is unknown"
-        yield warn_check("model size", what, "look at the files of the model on its page, and leave room for them")
+        what = f"the download size of {' and '.join(unknown)} is unknown"
+        yield warn_check("model size", what, "check the size on the model's page, and leave room for it")
 
 
 def _estimate_missing(model: ModelAvailability, size_gb: float | None) -> tuple[int | None, bool]:
@@ -286,7 +268,7 @@ def _check_port(situation: Situation) -> Iterator[Check]:
         why = f"; {lifecycle.describe_passed_ports(usual, wanted)}" if is_next else ""
         yield pass_check("port", f"{wanted} is free{why}")
         return
-    fix: Fix = ["take the next free one: ", Hint(LaunchChanges(port=free))]
+    fix: Fix = ["use the next free port: ", Hint(LaunchChanges(port=free))]
     yield warn_check("port", lifecycle.describe_passed_ports(wanted, free), fix)
 
 
@@ -298,16 +280,6 @@ def _check_api_key(situation: Situation) -> Iterator[Check]:
             yield refuse_check("key", error.what, error.hint)
         else:
             yield pass_check("key", f"clients must send the API key in {KEY_VARIABLE}")
-
-
-def _check_process_limits() -> Iterator[Check]:
-    # vLLM raises the soft limit itself.
-    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files != resource.RLIM_INFINITY and files < _MIN_OPEN_FILES:
-        finding = f"the limit is {files}; vLLM opens a file per shard and socket"
-        yield warn_check("open files", finding, f"raise the hard limit: ulimit -Hn {_MIN_OPEN_FILES * 16}, as root")
-    if os.environ.get("LD_PRELOAD"):
-        yield warn_check("LD_PRELOAD", os.environ["LD_PRELOAD"], "unset it, unless it is intended")
 
 
 def _is_model_folder(folder: Path, *, weights: bool) -> bool:

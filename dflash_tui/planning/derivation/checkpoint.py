@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -204,49 +204,3 @@ def _numbers(place: Mapping[str, Any], key: str) -> list[int]:
 
 def _first(places: list[Mapping[str, Any]], key: str) -> int | None:
     return next((number for place in places if (number := _number(place, key)) is not None), None)
-
-
-T = TypeVar("T")
-
-_SUFFIX = re.compile(
-    r"[-_.](?:quantized[-_.])?(fp8|nvfp4|mxfp4|int4|int8|awq|gptq|w4a16|w8a8|bf16|fp16)"
-    r"(?:[-_.](?:dynamic|block|static|autoround|int4|4bit|8bit|w4a4|ct))?$",
-    re.IGNORECASE,
-)
-# Synonyms; a name without a suffix is in 16 bits.
-_SAME = {"awq": "int4", "gptq": "int4", "w4a16": "int4", "w8a8": "int8", "bf16": "", "fp16": ""}
-OWN_PRECISION = "the target's own precision"
-"""The reason given for a drafter that was chosen by its precision."""
-
-
-class NamedPrecision(NamedTuple):
-    """A repository's name without its precision, and the precision in lower case; empty without one."""
-
-    base: str
-    precision: str
-
-
-def split_precision(name: str) -> NamedPrecision:
-    """Return the name of a repository or folder, split from its precision."""
-    name = name.rstrip("/").lower()
-    suffix = _SUFFIX.search(name)
-    if suffix is None:
-        return NamedPrecision(name, "")
-    word = suffix[1]
-    return NamedPrecision(name[: suffix.start()], _SAME.get(word, word))
-
-
-def arrange_by_precision(drafters: Iterable[T], target: str, read_name: Callable[[T], str]) -> list[tuple[T, bool]]:
-    """Return drafters grouped by name, and whether each was moved ahead of others for its precision.
-
-    Drafters that differ in precision alone stay together at the place of the first; the target's precision comes first.
-    """
-    wanted, groups = split_precision(target).precision, dict[str, list[tuple[str, T]]]()
-    for drafter in drafters:
-        base, precision = split_precision(read_name(drafter))
-        groups.setdefault(base, []).append((precision, drafter))
-    return [
-        (drafter, precision == wanted and len(group) > 1)
-        for group in groups.values()
-        for precision, drafter in sorted(group, key=lambda member: member[0] != wanted)
-    ]

@@ -19,7 +19,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import load_yaml
 from dflash_tui.machine.hardware import SM_12X, Hardware
-from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, Checkpoint, Precision, split_precision
+from dflash_tui.planning.derivation.checkpoint import Checkpoint, Precision
 from dflash_tui.planning.field_types import VllmVersion
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.recipes.recipe import Recipe
@@ -74,6 +74,13 @@ class ArchitectureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 register_type(ArchitectureTable)
 
 
+# The precision at the end of a model's name.
+_PRECISION = re.compile(
+    r"[-_.](?:quantized[-_.])?(?:fp8|nvfp4|mxfp4|int4|int8|awq|gptq|w4a16|w8a8|bf16|fp16)"
+    r"(?:[-_.](?:dynamic|block|static|autoround|int4|4bit|8bit|w4a4|ct))?$"
+)
+
+
 @cache
 def load_architectures() -> ArchitectureTable:
     """Return the shipped table."""
@@ -82,7 +89,7 @@ def load_architectures() -> ArchitectureTable:
 
 def find_card(target: Checkpoint) -> Card:
     """Return the target's card; an empty one if the table has none."""
-    return load_architectures().cards.get(_last_part(split_precision(target.name).base), Card())
+    return load_architectures().cards.get(_PRECISION.sub("", _last_part(target.name).lower()), Card())
 
 
 _GB10 = (Hardware.GB10,)
@@ -170,7 +177,7 @@ _PUBLISHED_TOKENS = {
     Method.MTP: (3, _PUBLISHED),
     Method.EAGLE3: (3, _PUBLISHED),
     Method.EAGLE: (3, _PUBLISHED),
-    Method.DRAFT_MODEL: (3, "a few: each costs a run of the drafter"),
+    Method.DRAFT_MODEL: (3, "a few: each costs one run of the drafter"),
 }
 
 
@@ -234,8 +241,6 @@ class _Derivation:
     def derive(self, asked_tokens: int | None) -> DerivedPair:
         target, drafter, method = self.target, self.drafter, self.method
         _refuse_wrong_pair(target, drafter, method)
-        if drafter and method is not Method.DRAFT_MODEL:
-            self.compare_precisions(drafter)
         tokens = self.find_tokens(asked_tokens)
         oldest = self.find_release()
         newest = self.find_last_release(oldest)
@@ -245,10 +250,10 @@ class _Derivation:
         block = (drafter.block_size if drafter else target.dspark_block) if method in _IN_BLOCKS else None
         if asked_tokens and block and asked_tokens != tokens:
             self.warnings.append(
-                f"{asked_tokens} drafts per step are off the drafter's block of {block}: it was trained for {tokens}"
+                f"{asked_tokens} drafts per step do not fit the drafter's block of {block}: it was trained for {tokens}"
             )
         if drafter and _names_other_target(target, drafter):
-            self.warnings.append(f"the drafter was made for {drafter.verifier}; of another model less is accepted")
+            self.warnings.append(f"the drafter was made for {drafter.verifier}; for others fewer drafts are accepted")
         if self.architecture is None:
             name = target.architecture or "its architecture"
             self.warnings.append(f"dflash-tui does not know {name}; vLLM may still serve it")
@@ -279,17 +284,8 @@ class _Derivation:
                 self.add_fact("method", method.value, f"the drafter's name contains '{part}', as vLLM reads it")
                 self.warnings.append(f"the method is a guess from the name of {drafter.name}")
                 return method
-        self.add_fact("method", "draft_model", "the drafter is a model of its own")
+        self.add_fact("method", "draft_model", "the drafter is a complete model")
         return Method.DRAFT_MODEL
-
-    def compare_precisions(self, drafter: Checkpoint) -> None:
-        """Compare the precision in the drafter's name with the target's: makers publish a drafter per precision."""
-        theirs, ours = split_precision(drafter.name).precision, _read_precision(self.target)
-        if theirs and theirs == ours:
-            self.add_fact("drafter", theirs, f"{OWN_PRECISION}, by its name")
-        elif theirs and ours is not None:
-            what = f"the drafter is in {theirs} by its name, and the target in {ours or '16 bits'}"
-            self.warnings.append(f"{what}: where one of {OWN_PRECISION} is published, take that")
 
     def find_tokens(self, asked: int | None) -> int:
         counted = _count_tokens(self.target, self.drafter, self.method) or (asked and (asked, "asked for"))
@@ -312,7 +308,7 @@ class _Derivation:
         if self.architecture:
             yield self.architecture.since, f"the first release that serves {target.architecture}"
             if method in _FROM_STATES:
-                why = f"the first release that hands out the states of {target.architecture}"
+                why = f"the first release that gives drafters the hidden states of {target.architecture}"
                 yield self.architecture.states, why
         if since := FACTS[method].since:
             yield since, f"the first release with the method {method}"
@@ -320,11 +316,11 @@ class _Derivation:
             name = drafter.speculators or drafter.architecture or drafter.model_type
             yield self.kind.since, f"the first release with {name}"
         if method is Method.DFLASH:
-            yield _DFLASH_RIGHT, "releases before hand a DFlash drafter wrong layers, or corrupt what it reads"
+            yield _DFLASH_RIGHT, "earlier releases give a DFlash drafter wrong layers, or corrupt its input"
             if drafter and drafter.slides:
-                yield _SLIDING_RIGHT, "releases before ignore the sliding windows of a DFlash drafter"
+                yield _SLIDING_RIGHT, "earlier releases ignore the sliding windows of a DFlash drafter"
             if drafter and drafter.is_mixed:
-                yield _MIXED_RIGHT, "the first release that runs drafters with sliding and full attention right"
+                yield _MIXED_RIGHT, "the first release that runs drafters with sliding and full attention correctly"
 
     def find_last_release(self, oldest: Version | None) -> Version | None:
         """Return the last release that reads the target's weights; None if the newest one does."""
@@ -401,14 +397,6 @@ class _Derivation:
             yield tuple(sorted(SM_12X)), "env", _NO_DEEP_GEMM, "FP8 in blocks on sm_12x (vllm#51884, #54125)"
 
 
-def _read_precision(target: Checkpoint) -> str | None:
-    if named := split_precision(target.name).precision:
-        return named
-    if target.precision is Precision.NVFP4:
-        return Precision.NVFP4.value
-    return target.quantization if target.quantization in {"", "fp8", "mxfp4"} else None
-
-
 def look_up_drafter(drafter: Checkpoint) -> DrafterArchitecture | None:
     """Return how vLLM treats a drafter by its config.json; None if it is an ordinary model."""
     table = load_architectures()
@@ -454,7 +442,7 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
     if method is Method.DSPARK and drafter is None and not target.dspark_block:
         yield "the target has no DSpark drafter in it, and none is named"
     if method in _FROM_STATES and architecture and not architecture.hands_states:
-        yield f"vLLM up to 0.33.0 hands no hidden states of {target.architecture} to a drafter, which {method} needs"
+        yield f"vLLM up to 0.33.0 gives no hidden states of {target.architecture} to a drafter, which {method} needs"
     if drafter is not None:
         yield from _find_drafter_misfits(target, drafter, method)
 
@@ -462,15 +450,15 @@ def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method
 def _find_drafter_misfits(target: Checkpoint, drafter: Checkpoint, method: Method) -> Iterator[str]:
     kind = _classify_drafter(drafter)
     if kind and kind[0] is not method:
-        yield f"the drafter is {kind[1]}, for {kind[0]}: by {method} it does not start, or accepts no draft"
+        yield f"the drafter is {kind[1]}, for {kind[0]}: with {method} it does not start, or no draft is accepted"
     elif kind is None and _is_unknown_head(drafter):
         yield f"vLLM up to {[*load_releases()][-1]} does not know the drafter's architecture, {drafter.architecture}"
     elif kind is None and drafter.architecture == target.architecture != "" and method is not Method.DRAFT_MODEL:
-        yield f"both are a {target.architecture}, and {method} takes a drafter"
+        yield f"the drafter is a {target.architecture} like the target, no drafter for {method}"
     if _is_of_other_family(target, drafter):
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
     if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
-        yield f"the drafter was made for {drafter.verifier}; a model made from that one is taken by its folder's path"
+        yield f"the drafter was made for {drafter.verifier}; for a model made from that one, give its folder's path"
     yield from _find_missing_keys(drafter, method)
     yield from _find_misshapes(target, drafter, method)
 
@@ -511,10 +499,10 @@ def _find_misshapes(target: Checkpoint, drafter: Checkpoint, method: Method) -> 
         yield f"the drafter reads states of width {wide}, and the target's are {ours.hidden_size}"
     mine, its = ours.vocab_size, theirs.vocab_size
     if method is Method.DRAFT_MODEL and mine and its and mine != its:
-        across = "which vLLM from 0.25.0 on takes only with use_heterogeneous_vocab, set in a recipe's `speculation`"
-        yield f"the drafter knows {its} tokens, and the target {mine}, {across}"
+        across = "which vLLM 0.25 or newer accepts only with use_heterogeneous_vocab in a recipe's `speculation`"
+        yield f"the drafter's vocabulary has {its} tokens, the target's {mine}, {across}"
     elif mine and its and its < mine and drafter.draft_vocab is None:
-        yield f"the drafter knows {its} tokens, and the target {mine}"
+        yield f"the drafter's vocabulary has {its} tokens, the target's {mine}"
 
 
 def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> tuple[int, str] | None:
@@ -537,10 +525,10 @@ def _count_tokens(target: Checkpoint, drafter: Checkpoint | None, method: Method
         tokens, rule = _PUBLISHED_TOKENS[method]
         return (_ASSISTANT_TOKENS if method is Method.MTP and drafter else tokens), rule
     default = FACTS[method].default_tokens
-    return None if default is None else (default, "as vLLM takes it unasked")
+    return None if default is None else (default, "vLLM's default")
 
 
-_WHY = "Derived from the models' config.json by rules; nobody ran it."
+_WHY = "Derived from the models' config.json by rules; not run yet."
 _LONGEST_NAME = 60
 
 

@@ -229,7 +229,7 @@ def _find_engine_mistakes(spec: EngineSpec) -> Iterator[tuple[list[str | int], s
     for part, lines in (("packages", spec.packages), ("overrides", spec.overrides)):
         for index, line in enumerate(lines):
             if "${" in line:  # uv would expand it and send it to the server at the address
-                yield ["engine", part, index], "takes no variables of the environment"
+                yield ["engine", part, index], "cannot set environment variables"
             if looks_secret(line):
                 yield ["engine", part, index], "it looks like a secret; uv takes those of an index from your shell"
             try:

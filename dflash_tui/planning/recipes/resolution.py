@@ -14,7 +14,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import advise_on_secret, find_secret
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import serve_flags
-from dflash_tui.planning.field_types import FlagValue, MaybeTitle
+from dflash_tui.planning.field_types import FlagValue, Hosts, MaybeTitle, Text, Tokens, Word
 from dflash_tui.planning.methods import FACTS, WITHOUT_DRAFTER, DrafterUse, Method
 from dflash_tui.planning.recipes.recipe import (
     Drafter,
@@ -36,8 +36,12 @@ from dflash_tui.planning.serve_flags import RESERVED_SPECULATION, explain_reserv
 HOST = "127.0.0.1"
 _NAMES = {"target": ("model", "revision", "served_name"), "drafter": ("model", "revision")}
 _SPECULATION = {"method": "--method METHOD chooses it", "": "use --set drafter.model=NAME and --set n=N"}
-_MOST = 64
-_PARTS = ("env", "speculation", "patches", "restart", "start")
+# The parts of the settings, and the type of a value in each; those of "" are settings without a dot.
+_KINDS: dict[str, Any] = {
+    "n": Tokens | None, "host": str | None, "hosts": Hosts | None, "synthetic": MaybeTitle, "flags": Any,
+    "env": Text | None, "speculation": Any, "patches": bool, "restart": Any, "start": bool | None,
+    "target": Word, "drafter": Word,
+}  # fmt: skip
 AnyModel = TypeVar("AnyModel", Target, Drafter)
 STOCK = "stock"
 _RANDOM_WEIGHTS, _SYNTHETIC_ACCEPTANCE = "random weights (load-format dummy)", "synthetic acceptance"
@@ -122,13 +126,13 @@ def resolve_recipe(
         UsageError: there is no such profile, variant or method, or a setting is not allowed.
     """
     settings = settings or {}
+    parts = _read_settings(settings)
     hardware = hardware or _choose_hardware(recipe)
     profile = _choose_profile(recipe, profile, variant)
     method = _choose_method(recipe, method, settings)
     layers = _list_layers(recipe, hardware, profile, variant, method)
-    by_hand, synthetic = build_settings_layer(settings, recipe, _merge_layers(layers))
-    flat = _merge_layers([*layers, by_hand])
-    disabled = list_disabled_patches(settings)
+    flat = _merge_layers([*layers, _build_settings_layer(parts, recipe, _merge_layers(layers))])
+    disabled = tuple(name for name, wanted in parts["patches"].items() if not wanted)
     aspects = {_ASPECTS.get(key, key.removeprefix("env.")) for key in settings}
     merged: dict[str, Any] = msgspec.structs.asdict(flat) | {
         "engine": _complete_engine(engine or flat.engine),
@@ -141,7 +145,7 @@ def resolve_recipe(
         "hosts": 1 if flat.flags.get("distributed-executor-backend") == "ray" else flat.hosts or 1,
     }
     for part in ("flags", "env", "speculation"):
-        merged[part] = {name: value for name, value in merged[part].items() if value is not None}
+        merged[part] = _drop_none(merged[part])
     return ResolvedRecipe(
         recipe=recipe,
         hardware=hardware,
@@ -150,13 +154,17 @@ def resolve_recipe(
         method=method,
         disabled_patches=disabled,
         standing=_find_status(recipe, hardware, profile, variant, method=method, engine=engine, settings=settings),
-        synthetic=_label_synthetic(synthetic or recipe.synthetic, flat),
+        synthetic=_label_synthetic(parts[""].get("synthetic") or recipe.synthetic, flat),
         changed=tuple(settings),
-        host=read_host(settings.get("host")),
-        restart=merge_restart(recipe.restart, settings),
-        start=read_start_settings(settings),
+        host=_read_host(parts[""].get("host")),
+        restart=_merge_restart(recipe.restart, parts["restart"]),
+        start=_drop_none(parts["start"]),
         **merged,
     )
+
+
+def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _choose_hardware(recipe: Recipe) -> Hardware:
@@ -221,10 +229,10 @@ def _list_layers(recipe: Recipe, hardware: Hardware, profile: str, variant: str,
     if method in {recipe.method, Method.NONE}:
         return [*below, *last]
     own = recipe.methods.get(method)
-    return [*map(_without_drafting, below), *([own] if own else []), *map(_without_drafting, last)]
+    return [*map(_remove_drafting, below), *([own] if own else []), *map(_remove_drafting, last)]
 
 
-def _without_drafting(layer: Layer) -> Layer:
+def _remove_drafting(layer: Layer) -> Layer:
     fields = {name: getattr(layer, name) for name in Layer.__struct_fields__}
     differs = {name: why for name, why in layer.differs.items() if not name.startswith(_DRAFTING_ASPECTS)}
     return Layer(**fields | dict.fromkeys(_DRAFTING_FIELDS) | {"speculation": {}, "defects": (), "differs": differs})
@@ -258,37 +266,41 @@ def _merge_models(upper: AnyModel | None, lower: AnyModel | None) -> AnyModel | 
     return msgspec.structs.replace(upper, **{name: getattr(lower, name) for name in names})
 
 
-def build_settings_layer(settings: Mapping[str, Any], recipe: Recipe, below: Layer) -> tuple[Layer, str]:
-    """Return the user's settings as a layer, and the label that makes its figures synthetic."""
-    parts: dict[str, dict[str, Any]] = {part: {} for part in ("", "flags", *_PARTS, *_NAMES)}
+def _read_settings(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the user's settings by part, each value of the part's type."""
+    parts: dict[str, dict[str, Any]] = {part: {} for part in ("", *_KINDS)}
     for key, value in settings.items():
         part, name = _place_setting(key, value)
-        parts[part][name] = value
-    for name, value in (parts["flags"] | parts["speculation"]).items():
-        if reason := explain_unusable_value(name, value):
+        if part in {"flags", "speculation"} and (reason := explain_unusable_value(name, value)):
             raise UsageError(f"--set {name}: {reason}")
-    fields: dict[str, Any] = {part: parts[part] for part in ("flags", "speculation")}
-    for name, value in parts["patches"].items():
-        if not isinstance(value, bool):
-            raise UsageError(f"--set patches.{name}: expected true or false, not {value!r}")
-    fields["patches"] = tuple(name for name, value in parts["patches"].items() if value)
-    fields["env"] = {name: value if value is None else str(value) for name, value in parts["env"].items()}
-    for name, least in (("n", 0), ("hosts", 1)):
-        value = parts[""].get(name)
-        if value is not None and not (type(value) is int and least <= value <= _MOST):
-            raise UsageError(f"--set {name}: expected a whole number from {least} to {_MOST}, not {value}")
-    fields["num_speculative_tokens"], fields["hosts"] = parts[""].get("n"), parts[""].get("hosts")
-    if "model" in parts["target"]:  # a checkpoint has its own quantization, which the recipe's flag could contradict
-        fields["flags"] = {"quantization": None} | fields["flags"]
+        written = str(value) if part == "env" and value is not None else value
+        try:
+            parts[part][name] = msgspec.convert(written, _KINDS[part or name])
+        except msgspec.ValidationError as error:
+            raise UsageError(f"--set {key}: {error}, not {value!r}", hint="--set KEY=VALUE") from None
+    return parts
+
+
+def _build_settings_layer(parts: dict[str, dict[str, Any]], recipe: Recipe, below: Layer) -> Layer:
+    """Return the user's settings as a layer."""
+    target, drafter = parts["target"], parts["drafter"]
+    # A checkpoint has its own quantization, which the recipe's flag could contradict.
+    flags = ({"quantization": None} if "model" in target else {}) | parts["flags"]
     try:
-        layer = msgspec.structs.replace(
-            msgspec.convert(fields, Layer),
-            target=_replace_model(below.target or recipe.target, parts["target"], recipe) if parts["target"] else None,
-            drafter=_replace_drafter(below.drafter, parts["drafter"], recipe) if parts["drafter"] else None,
+        layer = Layer(
+            num_speculative_tokens=parts[""].get("n"),
+            hosts=parts[""].get("hosts"),
+            flags=flags,
+            env=parts["env"],
+            speculation=parts["speculation"],
+            patches=tuple(name for name, wanted in parts["patches"].items() if wanted),
+            target=_replace_model(below.target or recipe.target, target, recipe) if target else None,
+            drafter=_replace_drafter(below.drafter, drafter, recipe) if drafter else None,
         )
-        return layer, msgspec.convert(parts[""].get("synthetic", ""), MaybeTitle)
+        msgspec.convert({part: getattr(layer, part) for part in ("flags", "env", "patches")}, Layer)  # checks the names
     except msgspec.ValidationError as error:
         raise UsageError(f"--set: {error}", hint="--set KEY=VALUE, with the flag's name as vLLM spells it") from None
+    return layer
 
 
 def _place_setting(key: str, value: Any) -> tuple[str, str]:
@@ -307,7 +319,7 @@ def _place_setting(key: str, value: Any) -> tuple[str, str]:
         raise UsageError(f"{key} is set by dflash-tui itself", hint="--gpu chooses the GPUs")
     if part == "speculation" and name in RESERVED_SPECULATION:
         raise UsageError(f"{key} is set by dflash-tui itself", hint=_SPECULATION.get(name, _SPECULATION[""]))
-    if part in {*_PARTS, *_NAMES} and name:
+    if part in _KINDS and part not in {"n", "host", "hosts", "synthetic", "flags"} and name:
         return part, name
     if reason := explain_reserved_flag(key):
         raise UsageError(f"{key} {reason}", hint="use --mode, --port, --num-speculative-tokens or --set n=N")
@@ -348,40 +360,23 @@ def list_flag_settings(settings: Mapping[str, Any]) -> list[str]:
     return [key for key, value in settings.items() if value is not None and _place_setting(key, value)[0] == "flags"]
 
 
-def list_disabled_patches(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the patches that the user disabled."""
-    return tuple(
-        key.partition(".")[2] for key, value in settings.items() if key.startswith("patches.") and value is False
-    )
-
-
-def read_host(address: object) -> str:
+def _read_host(address: str | None) -> str:
     """Return the address to listen on, 127.0.0.1 by default."""
     try:
-        return HOST if address is None or address == "localhost" else str(ip_address(str(address)))
+        return HOST if address in {None, "localhost"} else str(ip_address(address or ""))
     except ValueError:
         raise UsageError(
             f"--set host: {address} is not an address", hint="--set host=0.0.0.0 listens on all of them"
         ) from None
 
 
-def merge_restart(policy: RestartPolicy, settings: Mapping[str, Any]) -> RestartPolicy:
+def _merge_restart(policy: RestartPolicy, changes: Mapping[str, Any]) -> RestartPolicy:
     """Return the recipe's restart policy with the user's settings; null keeps the recipe's value."""
-    changes = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("restart.")}
-    fields = {name: value for name, value in (msgspec.structs.asdict(policy) | changes).items() if value is not None}
+    fields = msgspec.structs.asdict(policy) | _drop_none(changes)
     try:
         return msgspec.convert(fields, RestartPolicy)
     except msgspec.ValidationError as error:
         raise UsageError(f"--set restart: {error}", hint=f"there is {', '.join(fields)}") from None
-
-
-def read_start_settings(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the startup optimizations that the user set; null counts as not set."""
-    wanted = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("start.")}
-    for name, value in wanted.items():
-        if not isinstance(value, bool | None):
-            raise UsageError(f"--set start.{name}: expected true or false, not {value!r}")
-    return {name: value for name, value in wanted.items() if value is not None}
 
 
 def _label_synthetic(label: str, flat: Layer) -> str:
@@ -417,12 +412,12 @@ def _find_status(
         return Trust(Status.EXPERIMENTAL, f"vLLM {engine.vllm} was chosen by hand")
     if method not in {recipe.method, Method.NONE}:
         part = recipe.methods.get(method)
-        unknown = Trust(Status.EXPERIMENTAL, f"nobody reported {method} with this recipe on {hardware.value}")
+        unknown = Trust(Status.EXPERIMENTAL, f"{method} with this recipe is unreported on {hardware.value}")
         return part.standing if part and part.standing else unknown
     status = _find_published_status(recipe, hardware, profile, variant)
     fixes = [key for key in settings if f"--set {key}=" in status.why]
     if status.status is Status.BROKEN and fixes:
-        why = f"broken without --set {', '.join(fixes)}; nobody reported it so"
+        why = f"broken without --set {', '.join(fixes)}; unreported with it"
         return Trust(Status.EXPERIMENTAL, why, status.link)
     return status
 
@@ -436,14 +431,14 @@ def _find_published_status(recipe: Recipe, hardware: Hardware, profile: str, var
             and profile in (part.reported_in or (profile,))
         ):
             return part.standing
-        why = f"nobody reported the {variant} variant on {hardware.value} with profile {profile}"
+        why = f"the {variant} variant with profile {profile} is unreported on {hardware.value}"
         return Trust(Status.EXPERIMENTAL, why)
     there = recipe.hardware.get(hardware)
     if there and profile in there.standing:
         return there.standing[profile]
     if recipe.reported_on and there is None:
         classes = ", ".join(kind.value for kind in recipe.reported_on)
-        return Trust(Status.EXPERIMENTAL, f"nobody reported it on {hardware.value}; it is known on {classes}")
+        return Trust(Status.EXPERIMENTAL, f"unreported on {hardware.value}; reported on {classes}")
     own = recipe.profiles.get(profile)
     return (
         own.standing if own and own.standing else Trust(recipe.status, recipe.why or "as the recipe says", recipe.link)

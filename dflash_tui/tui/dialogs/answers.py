@@ -83,7 +83,7 @@ def render_prompt(pair: AnswerPair, place: int, count: int) -> Content:
     common, _, _ = split_at_difference(pair.a.text, pair.b.text)
     differ = f"differ from character {len(common) + 1} on" if pair.a.text != pair.b.text else "the same text"
     if pair.a.text == pair.b.text and pair.a.tokens != pair.b.tokens:
-        differ = "the same text of other tokens"
+        differ = "the same text in other tokens"
     return Content.assemble(head, f"  {place} of {count}  ", differ)
 
 
@@ -102,5 +102,5 @@ def describe_blank(text: str) -> str:
 
 
 def _render_answer(fold: str, common: str, own: str, answer: Answer, side: int) -> Content:
-    end = describe_blank(answer.text) + ("\n[not kept from here on]" if answer.cut else "")
+    end = describe_blank(answer.text) + ("\n[the rest was not kept]" if answer.cut else "")
     return Content.assemble((fold, MUTED), common, (own, f"bold {_COLOURS[side]}"), (end, MUTED))

@@ -134,6 +134,16 @@ class Confirm(ModalScreen[bool], SizedScreen[bool]):
             yield Static(Content.assemble((self.question, "bold"), f"\n{self.detail}\n\n", *keys))
 
 
+def ask(app: App[Any], question: Confirm, then: Callable[[], object]) -> None:
+    """Ask a question, and call `then` if the answer is yes."""
+
+    def answer(yes: bool | None) -> None:
+        if yes:
+            then()
+
+    app.push_screen(question, answer)
+
+
 class ErrorDialog(Dialog[None]):
     """Shows an error that has no place on the current screen."""
 
@@ -450,12 +460,12 @@ async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) ->
 async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:
     """Return whether an engine may be built with these patches, asking the user if needed."""
     untrusted = recipe_trust.find_untrusted_patches(patches)
-    return await _confirm(app, f"Change vLLM by {', '.join(untrusted.names.values())}?", untrusted)
+    return await _confirm(app, f"Change vLLM by {', '.join(patch.name for patch in untrusted.contents)}?", untrusted)
 
 
 async def _confirm(app: App[Any], question: str, untrusted: Untrusted) -> bool:
     """Ask for trust in the ingredients; return False if the answer cannot be saved."""
-    if not untrusted.ingredients:
+    if not untrusted.contents:
         return True
     if not await app.push_screen_wait(TrustDialog(question, untrusted.ingredients)):
         return False

@@ -52,9 +52,9 @@ class Doctor(TextDialog[str | None]):
     HEADING: ClassVar = "doctor"
     BINDINGS: ClassVar = [
         Binding("r", "run_checks", "check again"),
-        Binding("o", "fix('o')", "set it", tooltip="Make the setting that a fix names, and check again"),
-        Binding("v", "fix('v')", "that variant", tooltip="Take the variant that a fix names, and check again"),
-        Binding("s", "fix('s')", "that profile", tooltip="Take the profile that a fix names, and check again"),
+        Binding("o", "fix('o')", "set it", tooltip="Apply the setting of a fix, and check again"),
+        Binding("v", "fix('v')", "that variant", tooltip="Switch to the variant of a fix, and check again"),
+        Binding("s", "fix('s')", "that profile", tooltip="Switch to the profile of a fix, and check again"),
         Binding("F", "insist", "launch anyway", priority=True),
     ]
 
@@ -155,7 +155,7 @@ class Doctor(TextDialog[str | None]):
         if reason := self.because.value.strip():
             self.dismiss(reason)
         else:
-            self.notify("write why you launch although a check failed: the run keeps it", markup=False)
+            self.notify("write why you launch despite failed checks: the run records it", markup=False)
 
 
 def find_key(hint: Hint) -> str:
@@ -245,11 +245,11 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
             return
         rows = [Content.assemble(("command", "bold")), Content(command), Content("")]
         rows += [
-            Content.assemble(("what changes of vLLM's command", "bold")),
+            Content.assemble(("changes of vLLM's command", "bold")),
             *render_command_diff(self.run.plan, self.planned.plan, measure_text(self.detail)),
         ]
         if self.leftovers:
-            note = "what is left of the failed server is stopped first"
+            note = "remaining processes of the failed server are stopped first"
             rows += [Content(""), Content.assemble(("! ", "bold $warning"), note)]
         self.show_detail(Content("\n").join(rows))
 

@@ -13,7 +13,6 @@ from dflash_tui.engines import model_config
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.planning.derivation import catalogue as catalogues
 from dflash_tui.planning.derivation.catalogue import CataloguePair
-from dflash_tui.planning.derivation.checkpoint import OWN_PRECISION, arrange_by_precision
 from dflash_tui.planning.methods import Method
 from dflash_tui.presentation import recipe_text
 from dflash_tui.presentation.recipe_text import Place
@@ -47,7 +46,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
     HEADING: ClassVar = "new pair"
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "make a recipe", key_display="⏎", priority=True, tooltip="Make a recipe of it"),
-        Binding("slash", "type", "find", key_display="/", tooltip="Words of a pair, or a model as OWNER/NAME"),
+        Binding("slash", "type", "find", key_display="/", tooltip="Search pairs by words, or models by OWNER/NAME"),
     ]
 
     def __init__(self, place: Place) -> None:
@@ -57,7 +56,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.choices: list[_Row] = []
 
     def on_mount(self) -> None:
-        self.show_heading("Pairs that others published; / finds one, or the drafters of any model: OWNER/NAME.")
+        self.show_heading("Published pairs; / searches them, or finds the drafters of any model: OWNER/NAME.")
         self.call_after_refresh(self.list_pairs)
 
     def list_pairs(self, words: str = "") -> None:
@@ -76,7 +75,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
         self.show_rows(
             Content.assemble(mark, (row.name, "bold"), (f"  {row.facts}", MUTED_ROW)) for _, row, mark in rows
         )
-        self.show_detail("" if rows else "no pair of the catalogue has all these words")
+        self.show_detail("" if rows else "no pair of the catalogue matches all these words")
 
     def _fits(self, pair: CataloguePair) -> bool | None:
         """Return whether any precision of the target fits; None if the memory or all sizes are unknown."""
@@ -130,7 +129,7 @@ class DrafterDialog(ListDialog[DrafterChoice]):
             for pair in catalogues.find_pairs(self.catalogue, model)
             if pair.method is not Method.NONE
         ]
-        self._show(rows, model)
+        self._show(rows)
         self.show_heading(f"asking the hub about {model} …")
         try:
             drafters = await model_config.find_tree_drafters(model)
@@ -143,22 +142,15 @@ class DrafterDialog(ListDialog[DrafterChoice]):
                 _Row(DrafterChoice(model, drafter.repo), drafter.repo, recipe_text.describe_tree_drafter(drafter))
                 for drafter in others
             ]
-            self._show(rows, model)
-            none = "nothing is known to draft for it; n-grams need no drafter (m)"
+            self._show(rows)
+            none = "no drafter is known for it; n-grams need none (m)"
             self.show_heading(f"Drafters of {model}" if rows else none)
 
-    def _show(self, rows: list[_Row], model: str) -> None:
+    def _show(self, rows: list[_Row]) -> None:
         """List drafters; a row that the user has moved to stays highlighted, else the first."""
-        arranged = arrange_by_precision(rows, model, lambda row: row.name)
         moved_to = self.choices[self.place] if self.place and self.choices else None
-        self.choices = [row for row, _ in arranged]
-        lines = [
-            Content.assemble(
-                (row.name, "bold"),
-                (f"\n  {OWN_PRECISION}; {row.facts}" if is_own else f"\n  {row.facts}", MUTED_ROW),
-            )
-            for row, is_own in arranged
-        ]
+        self.choices = list(rows)
+        lines = [Content.assemble((row.name, "bold"), (f"\n  {row.facts}", MUTED_ROW)) for row in rows]
         self.show_rows(lines, self.choices.index(moved_to) if moved_to in self.choices else 0)
         if lines:
             self.close_field()

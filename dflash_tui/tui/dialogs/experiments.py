@@ -88,7 +88,7 @@ class ExperimentList(ListDialog[str]):
         """Read the progress of the experiments in a thread."""
         self.experiments = await asyncio.to_thread(list_progress)
         broken = await asyncio.to_thread(store.list_broken_experiments)
-        none = "none yet; a on the launch screen begins one"
+        none = "none yet; a on the launch screen starts one"
         self.show_heading(f"{len(self.experiments)}, the newest first" if self.experiments else none)
         width = self.row_width
         self.show_rows([*render_experiment_rows(self.experiments, width), *list_broken_options(broken, width)])
@@ -138,7 +138,7 @@ Offers = Sequence[tuple[str, str]]
 def list_variations(plan: Plan) -> Offers:
     """Return the variations that a launch allows: values of `ab --vary`, and what each compares."""
     n, modes = plan.num_speculative_tokens, [mode for mode in Mode if mode is not Mode.GRAPHS or not plan.on_cpu]
-    offers = [("stock,ours", "the published command alone, and what our plan offers")]
+    offers = [("stock,ours", "the published command alone, or with our plan")]
     offers.append((f"mode={','.join(mode.value for mode in modes)}", "how the model runs"))
     if n:
         offers.append(("spec=on,off", "with and without speculation"))
@@ -276,7 +276,7 @@ class ExperimentDialog(TextDialog[str | None]):
             case controller.StopQuestion(runs):
                 names = ", ".join(f"{run.plan.recipe} on :{run.plan.port}" for run in runs)
                 detail = f"{names} would disturb the measurement. Requests under way are lost."
-                confirm = Confirm("Stop what is in the way?", detail, "stop it and begin")
+                confirm = Confirm("Stop what would disturb it?", detail, "stop it and start")
                 return await self.app.push_screen_wait(confirm)
             case controller.BeginQuestion():
                 return True
@@ -323,7 +323,8 @@ class NewExperiment(ExperimentDialog):
         self.boots, self.options = 2, ""
 
     def render_head(self) -> Content:
-        sure = "honest: the spread between boots is known" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "honest: the spread of boots is measured" if self.boots > 1 else "quick: a verdict is only suggestive"
+        sure = "a running server is one boot: a verdict is suggestive" if varying.is_of_servers(self.vary) else sure
         return Content.assemble(
             ("A/B ", "bold"), (self.plan.recipe, "bold $primary"), f"  {self.vary}  {self.options}".rstrip() + "\n",
             (f"{pluralize(self.boots, 'boot')} of each arm", "bold"), (f", {sure}", MUTED),
@@ -349,7 +350,7 @@ class NewExperiment(ExperimentDialog):
             str.strip,
             typed=self.options,
             example="rounds=2 temperature=0.7",
-            about=f"as those of `dflash-tui ab`: {', '.join(builder.list_typed_options())}",
+            about=f"as for `dflash-tui ab`: {', '.join(builder.list_typed_options())}",
         )
         self.app.push_screen(dialog, self.take_options)
 
@@ -371,7 +372,7 @@ class NewTune(ExperimentDialog):
         Binding("plus,equals_sign", "budget(1)", "budget", key_display="+ -"),
         Binding("minus", "budget(-1)", "a smaller budget", show=False),
     ]
-    EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all that may matter"
+    EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all settings that may matter"
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__(plan, unsuited)
@@ -392,7 +393,7 @@ class NewTune(ExperimentDialog):
         return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
 
     def list_offers(self) -> Offers:
-        return [("", "all that may matter here"), *list_variations(self.plan)[1:]]
+        return [("", "all settings that may matter here"), *list_variations(self.plan)[1:]]
 
     def action_budget(self, step: int) -> None:
         place = _MINUTES.index(self.minutes) + step

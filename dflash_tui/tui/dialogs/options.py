@@ -27,7 +27,7 @@ PORT = "port"
 # The most frequently edited options come first, even if the recipe does not set them.
 _FIRST = ("max-model-len", "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens")
 _ANY = "any other flag …"
-_ANY_PLACEHOLDER, _PLACEHOLDER = "FLAG=VALUE, or what else --set takes", "empty is what the recipe says"
+_ANY_PLACEHOLDER, _PLACEHOLDER = "FLAG=VALUE, or another key of --set", "empty: the recipe's value"
 _NAME = 26
 
 
@@ -79,7 +79,7 @@ class OptionsDialog(ListDialog[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "choose", "change", key_display="⏎", priority=True, tooltip="Change the highlighted option"),
-        Binding("x", "reset", "as the recipe has it", tooltip="Take the change of this option back"),
+        Binding("x", "reset", "the recipe's value", tooltip="Undo the change of this option"),
     ]
 
     def __init__(self, choice: LaunchSelection, recipe: Recipe) -> None:
@@ -117,7 +117,7 @@ class OptionsDialog(ListDialog[None]):
             self.show_detail(render_error(error.what, error.evidence, error.hint))
             return False
         rows = render_memory(planned.memory, width) if planned.memory else []
-        rows.append(Content.assemble(("what these options change of the command", "bold")))
+        rows.append(Content.assemble(("how these options change the command", "bold")))
         self.show_detail(Content("\n").join([*rows, *render_command_diff(own.plan, planned.plan, width)]))
         return True
 

@@ -34,7 +34,7 @@ _MARKS = {
     PatchState.DRIFTED: ("✗ ", "bold $error"),
 }
 _WORDS = {
-    PatchState.NEEDED: "needed, a launch makes an engine with it",
+    PatchState.NEEDED: "needed: a launch makes an engine with it",
     PatchState.APPLIED: "in this engine",
     PatchState.APPLIED_BY_OTHER: "already applied, not by dflash-tui",
     PatchState.UPSTREAM: "not needed",
@@ -157,7 +157,7 @@ class PatchScreen(TextDialog[None]):
             return
         engine = self.view.engine
         where = f"{engine.distribution} {engine.vllm} in {engine.folder}" if engine else f"vLLM {self.plan.vllm}"
-        note = "" if engine else ", not installed yet: a launch installs it and makes one with what is needed"
+        note = "" if engine else ", not installed yet: a launch installs it and makes one with the needed patches"
         self.show_heading(Content.assemble((f"patches of {where}", "bold"), note))
         self.draw()
         self.refresh_bindings()

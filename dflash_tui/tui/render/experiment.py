@@ -16,7 +16,7 @@ from dflash_tui.experiments.progress import Progress, estimate_left
 from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.presentation.experiment_report import count_requests, describe_certainty, describe_variation
-from dflash_tui.presentation.experiment_text import STAGES, build_boots_table, format_best
+from dflash_tui.presentation.experiment_text import build_boots_table, format_best
 from dflash_tui.presentation.report import Part, Section, lay_out
 from dflash_tui.presentation.verdict_text import letter_arm, mark_arm, name_arm
 from dflash_tui.tui.widgets.basic import MUTED, join_fitting
@@ -92,7 +92,7 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
 
 
 def measure_spent(progress: Progress, now: float) -> float:
-    """Return the seconds that its boots took, with those of the current one until now."""
+    """Return the seconds of all boots, including the current one."""
     under_way = now - progress.current.began if progress.current and progress.driven else 0.0
     return progress.spent + max(0.0, under_way)
 
@@ -184,20 +184,6 @@ class Outlook(NamedTuple):
     """Earlier starts on this machine, per arm."""
 
 
-def describe_stage(progress: Progress) -> str:
-    """Return the current boot's stage, or "" between boots."""
-    current = progress.current
-    if current is None:
-        return ""
-    if current.stage != "round":
-        return STAGES.get(current.stage, current.stage)
-    if not progress.due:
-        return f"measuring, {pluralize(current.requests, 'request')} answered"
-    if current.requests >= progress.due:
-        return f"all {pluralize(progress.due, 'request')} answered"
-    return f"measuring, request {current.requests + 1} of {progress.due}"
-
-
 def list_boot_stages(progress: Progress) -> str:
     """Return the stages of a boot, shown while waiting for the next one."""
     design = progress.design
@@ -219,21 +205,15 @@ def render_left(progress: Progress, outlook: Outlook | None, now: float, width: 
     spent = measure_spent(progress, now)
     share = len(progress.boots) / max(1, len(progress.design.order))
     if left is None or left < _LEAST_LEFT:
-        late = progress.current is not None and bool(source) and uncounted != _ANSWERS
-        parts = [_explain_no_estimate(progress, late=late)]
+        parts = ["no estimate" if progress.boots else "no estimate until the first boot is over"]
+        if progress.current and source and uncounted != _ANSWERS:
+            parts = [f"no estimate: boot {progress.current.number + 1} takes longer than expected"]
     elif not uncounted:
         share = spent / (spent + left) if spent + left else 0.0
         parts = [f"about {format_duration(left)} left", f" ({source})"]
     else:
         parts = [f"at least {format_duration(left)} left", f", {uncounted}", f" ({source})"]
     return _join_left(share, [*parts, "; q leaves it running"], width)
-
-
-def _explain_no_estimate(progress: Progress, *, late: bool) -> str:
-    """Return why there is no estimate; `late` is True if the boot exceeds its expected time."""
-    if late and progress.current:
-        return f"no estimate: boot {progress.current.number + 1} takes longer than expected"
-    return "no estimate" if progress.boots else "no estimate until the first boot is over"
 
 
 def _find_left(progress: Progress, outlook: Outlook | None, now: float) -> tuple[float | None, str, str]:

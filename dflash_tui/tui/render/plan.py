@@ -200,11 +200,11 @@ def render_fact(name: str, value: str, width: int) -> Content:
     return render_hung((f"{name:{_INDENT}}", MUTED), value, width)
 
 
-def render_hung(head: tuple[str, str], text: str, width: int) -> Content:
-    """Return a styled head and a text; continuation lines are indented."""
+def render_hung(head: tuple[str, str], text: str, width: int, style: str = "") -> Content:
+    """Return a styled head and a text of another style; continuation lines are indented."""
     indent = len(head[0])
     lines = [wrapped for line in text.split("\n") for wrapped in textwrap.wrap(line, max(20, width - indent)) or [""]]
-    return Content.assemble(head, f"\n{'':{indent}}".join(lines))
+    return Content.assemble(head, (f"\n{'':{indent}}".join(lines), style))
 
 
 def render_command_diff(before: Plan, after: Plan, width: int) -> list[Content]:

@@ -6,7 +6,6 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
 from textual.content import Content
 
 from dflash_tui.common.errors import DflashError
@@ -20,9 +19,9 @@ from dflash_tui.common.formatting import (
     truncate,
     truncate_middle,
 )
-from dflash_tui.events import GpuLoad, Health, LogLine, Preparing, RankSampled, RankState, Step
+from dflash_tui.events import GpuLoad, Health, LogLine, RankSampled, RankState, Step
 from dflash_tui.monitoring.foreign_server import ForeignIdentity
-from dflash_tui.monitoring.startup_history import _MIN_STEP_SECONDS, ExpectedStart, MedianSeconds
+from dflash_tui.monitoring.startup_history import ExpectedStart, MedianSeconds
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan
 from dflash_tui.presentation.client_text import Endpoint, list_endpoint_facts
@@ -30,6 +29,7 @@ from dflash_tui.presentation.startup_text import (
     RowMark,
     StartupRow,
     build_startup_rows,
+    build_step_rows,
     find_silence,
     format_expected,
     format_ready_in,
@@ -162,7 +162,9 @@ def render_startup(
     Finished phases are folded first, then future ones; the running phase is always shown. `usual` are the durations of
     the steps in earlier runs. Without `ahead` nothing is estimated.
     """
-    steps = _render_steps(state, now, width, usual or {})
+    step_rows = build_step_rows(state, now, usual or {})
+    timed = any(row.expected for row in step_rows)  # hide an empty column
+    steps = [_render_row(row, 0.0, width, timed=timed) for row in step_rows]
     rows = build_startup_rows(state, now, expected)
     if not rows:
         when = format_ready_in(state, now, expected, usual)
@@ -180,8 +182,8 @@ def render_startup(
         below.append(Content.assemble(("→ ", "$primary"), (truncate(when, width - 2), "bold")))
     room = max(3, height - len(below))
     longest = max((row.seconds or 0.0 for row in rows), default=0.0)
-    timed = any(row.expected for row in rows)  # hide an empty column
-    drawn = [_render_phase(row, longest, width, timed=timed) for row in rows]
+    timed = any(row.expected for row in rows)
+    drawn = [_render_row(row, longest, width, timed=timed) for row in rows]
     if height >= _TALL and len(steps) + len(rows) < room:
         title = "  expected here" if timed else ""
         steps.append(Content.assemble((f"  {'phase'.ljust(_NAME)}{'took':>7}{title}", MUTED)))
@@ -222,65 +224,23 @@ def _render_facts(state: RunState, width: int, most: int) -> list[Content]:
     return drawn
 
 
-def _mark_step(over: bool) -> tuple[str, str]:
-    return ("✓ ", "$success") if over else ("◐ ", "$warning")
-
-
-def _render_steps(state: RunState, now: float, width: int, usual: Mapping[Step, MedianSeconds]) -> list[Content]:
-    took = {step: event.at - state.step_began[step] for step, event in state.preparing.items()}
-    busy = {step for step, event in state.preparing.items() if not event.done or took[step] >= _MIN_STEP_SECONDS}
-    expected_times = {step: format_expected(guess) for step, guess in usual.items() if step in busy}
-    timed = bool(expected_times)  # hide an empty column
-    rows = [
-        _render_step(event, state.step_began[step], now, width, expected_times.get(step, ""), timed=timed)
-        for step, event in state.preparing.items()
-    ]
-    rows += [
-        _render_step(replace(event, text=f"{event.host}: {event.text}"), event.at, now, width, "", timed=timed)
-        for event in state.far_steps.values()
-    ]
-    return rows
-
-
-def _render_step(event: Preparing, began: float, now: float, width: int, usual: str, *, timed: bool) -> Content:
-    """Return a step's row with its duration; none if it had nothing to do.
-
-    While the step runs the seconds count up, so that it never looks dead: since its last message, or since it began if
-    its usual duration is shown.
-    """
-    since = format_duration(max(0.0, now - (began if usual else event.at)))
-    if event.done:
-        since = format_duration(event.at - began) if event.at > began else ""
+def _render_row(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
+    """Return a row with the bar of its fraction or, where it is wide enough, of its share of the `longest` seconds."""
     room, drawn = width - _NAME - 11 - (_EXPECTED if timed else 0), ""
-    if event.fraction and not event.done:
-        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # shorten the bar before the text
-        drawn = f"{draw_bar(event.fraction, cells).ljust(cells, '░')} {format_percent(event.fraction)} ".lstrip()
-    return Content.assemble(
-        _mark_step(event.done),
-        (event.step.value.ljust(_NAME), "bold"),
-        f"{since:>7}  ",
-        (usual.ljust(_EXPECTED) if timed else "", MUTED),
-        (drawn, "$series-a"),
-        (truncate(event.text, max(10, room - len(drawn))), MUTED),
-    )
-
-
-def _render_phase(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
-    room = width - _NAME - 12 - (_EXPECTED if timed else 0)
-    cells = _SHARE if room >= 4 * _SHARE else 0
     running = row.mark in {RowMark.RUNNING, RowMark.STALLED}
-    drawn = draw_bar((row.seconds or 0.0) / longest if longest else 0.0, cells).ljust(cells)
-    stalled = row.mark is RowMark.STALLED
+    if row.fraction:
+        cells = _BAR if room >= 2 * _BAR else _BAR // 3 if room >= _BAR else 0  # shorten the bar before the text
+        drawn = f"{draw_bar(row.fraction, cells).ljust(cells, '░')} {format_percent(row.fraction)} ".lstrip()
+    elif longest and room > 4 * _SHARE:
+        drawn = f"{draw_bar((row.seconds or 0.0) / longest, _SHARE).ljust(_SHARE)}  "
+    note = "$warning" if row.mark is RowMark.STALLED else "$foreground" if running else MUTED
     return Content.assemble(
         (f"{row.mark.value} ", _COLOURS[row.mark]),
         (row.name.ljust(_NAME), MUTED if row.mark is RowMark.TO_COME else "bold"),
         f"{'' if row.seconds is None else format_duration(row.seconds):>7}  ",
         (format_expected(row.expected).ljust(_EXPECTED) if timed else "", MUTED),
-        (drawn + "  " if cells else "", "$series-a" if running else "$series-dim"),
-        (
-            truncate(row.note, room - (cells + 2 if cells else 0)),
-            "$warning" if stalled else "$foreground" if running else MUTED,
-        ),
+        (drawn, "$series-a" if running else "$series-dim"),
+        (truncate(row.note, max(10, room - len(drawn))), note),
     )
 
 

@@ -18,6 +18,7 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import format_synthetic
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import builder, controller, store, tune_schedule
 from dflash_tui.experiments.analysis.report import TuneOutcome
@@ -25,9 +26,10 @@ from dflash_tui.experiments.design import Design, RequestMeasured
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.monitoring import observer, startup_history
 from dflash_tui.monitoring.startup_history import expect_startup
-from dflash_tui.presentation.experiment_report import build_arms_table, synthetic_label
+from dflash_tui.presentation.experiment_report import build_arms_table
 from dflash_tui.presentation.experiment_text import (
     build_rounds_table,
+    describe_stage,
     list_outcome,
     list_prompt_parts,
     list_setting_parts,
@@ -37,10 +39,9 @@ from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask, confirm_design
 from dflash_tui.tui.render.experiment import (
     Outlook,
-    describe_stage,
     list_boot_stages,
     render_left,
     render_progress,
@@ -76,11 +77,12 @@ _TUNE_TITLES = ("rounds: how the field narrows", "settings")
 class ExperimentScreen(SizedScreen[None]):
     """Shows an experiment, running or not. It only reads: the driver process does the work."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("S", "stop", "Stop", key_display="S", tooltip="Stop the experiment, after asking; it can be resumed"),
         Binding("enter", "resume", "Resume", key_display="⏎", tooltip="Resume a stopped experiment"),
-        Binding("k", "keep", "Keep", tooltip="Write the best setting of a tune as a recipe of yours"),
-        Binding("v", "verdict", "Verdict", tooltip="What was found, once it is over"),
+        Binding("k", "keep", "Keep", tooltip="Save the best setting of a tune as your recipe"),
+        Binding("v", "verdict", "Verdict", tooltip="The result, once it is over"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
@@ -189,7 +191,7 @@ class ExperimentScreen(SizedScreen[None]):
 
     def _draw(self, view: ExperimentView, progress: Progress) -> None:
         now, width, design = self.now(), self.size.width - 4, progress.design
-        label = synthetic_label(design)
+        label = format_synthetic(design.synthetic)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}" if label else "", "$accent")))
         self.query_one("#label").display = bool(label)
         self.set_class(view.tune is not None, "-tune")
@@ -314,11 +316,7 @@ class ExperimentScreen(SizedScreen[None]):
     def action_stop(self) -> None:
         detail = "The current boot is aborted and its server stopped. Finished boots are kept; enter resumes it there."
         question = Confirm("Stop the experiment?", detail, "stop it", "let it run")
-        self.app.push_screen(question, self._stop)
-
-    def _stop(self, yes: bool | None) -> None:
-        if yes:
-            self.stop()
+        ask(self.app, question, self.stop)
 
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:

@@ -30,7 +30,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
@@ -124,7 +124,7 @@ class HostSurveys:
         if error.host in self.installed:
             return far_program.build_unheard_error(error)
         self._missing = error
-        return UsageError(error.what, evidence=error.evidence, hint="h, and the host again, offers to install it there")
+        return UsageError(error.what, evidence=error.evidence, hint="press h and name it again to install it there")
 
     def describe(self, plan: Plan) -> list[tuple[str, str]]:
         """Return plan rows: the links of the hosts, and their errors."""
@@ -161,7 +161,7 @@ class LaunchScreen(SizedScreen[None]):
         Binding("exclamation_mark", "change('set_up')", "Fast", key_display="!",
                 tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
-        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
+        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine within a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
         Binding("plus,equals_sign", "change('tokens')", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
@@ -172,13 +172,13 @@ class LaunchScreen(SizedScreen[None]):
         Binding("d", "check(False)", "Doctor", tooltip="Check whether the launch would work"),
         # Priority: keys typed right after it go to the filter.
         Binding("slash", "filter", "Filter", priority=True, key_display="/", tooltip="Filter the recipes by words"),
-        Binding("n", "drafters", "New pair", tooltip="New pair: one that others published, or any model's drafter"),
+        Binding("n", "drafters", "New pair", tooltip="New pair: a published one, or any model's drafter"),
         Binding("v", "change('variant')", "Variant", tooltip="Next variant, for instance another drafter"),
         Binding("g", "change('gpu')", "GPU", tooltip="Next GPU"),
         Binding("m", "change('method')", "Method", tooltip="Next method of speculation, such as mtp, or none"),
         Binding("h", "hosts", "Hosts", tooltip="Hosts: serve together with another machine, over ssh"),
-        Binding("i", "details", "Details", tooltip="The whole plan and its command, or what counts"),
-        Binding("k", "keep", "Keep", tooltip="Keep what is chosen here as a recipe of yours"),
+        Binding("i", "details", "Details", tooltip="The whole plan and its command, or the short plan"),
+        Binding("k", "keep", "Keep", tooltip="Save these choices as your recipe"),
         Binding("y", "copy", "Copy", tooltip="Copy the command"),
         Binding("w", "attach", "Watch", show=False, tooltip="Watch the newest running server"),
     ]  # fmt: skip
@@ -221,6 +221,9 @@ class LaunchScreen(SizedScreen[None]):
     async def prepare(self) -> None:
         """Read what the first frame shows, so that it is drawn once; a slow driver's GPUs are drawn later."""
         probing = asyncio.ensure_future(asyncio.to_thread(self.probe))
+        classes = self.app.HORIZONTAL_BREAKPOINTS, self.app.VERTICAL_BREAKPOINTS  # set later, all would be styled twice
+        for length, edges in zip(self.app.size, classes, strict=True):
+            self.add_class(max(edge for edge in edges or () if edge[0] <= length)[1], update=False)
         self.entries = await asyncio.to_thread(self.load)
         self.running = await asyncio.to_thread(registry.list_living_runs)
         with suppress(TimeoutError):
@@ -383,7 +386,7 @@ class LaunchScreen(SizedScreen[None]):
             names = textwrap.fill(", ".join(recipes.folded), max(20, width))
             return Content(f"enter shows the recipes that would not start here:\n{names}")
         if recipes.filtered:
-            return Content("no recipe has all these words; esc shows all")
+            return Content("no recipe matches all these words; esc shows all")
         return Content("no recipe was found; n lists pairs to make one of, dflash-tui recipes new makes a file")
 
     def _render_plan(self, recipe: Recipe, width: int) -> Content:
@@ -572,7 +575,7 @@ class LaunchScreen(SizedScreen[None]):
             self.app.push_screen(ErrorDialog(error))
             return
         self._show_new(name, entries)
-        self.notify(f"{name} is a recipe of yours now; nobody ran it yet", markup=False)
+        self.notify(f"{name} is now your recipe; it was not run yet", markup=False)
 
     def _show_new(self, name: str, entries: Entries) -> None:
         self.entries = entries
@@ -639,15 +642,26 @@ class LaunchScreen(SizedScreen[None]):
             self._offer_program(missing)
 
     def _offer_program(self, error: NeedsProgram) -> None:
-        from dflash_tui.tui.dialogs.hosts import ProgramDialog
+        from dflash_tui.peers import far_program
 
-        def ask_again(installed: bool | None) -> None:
-            if installed:
-                self.hosts.installed.add(error.host)
-                self.hosts.forget()
-                self.draw()
+        question = Confirm(f"Install dflash-tui on {error.host}?", far_program.describe_offer(error), "install it")
+        ask(self.app, question, partial(self.install_program, error.host))
 
-        self.app.push_screen(ProgramDialog(error), ask_again)
+    @work(group="install")
+    async def install_program(self, host: str) -> None:
+        """Install dflash-tui on a host, then survey it again."""
+        from dflash_tui.peers import far_program
+
+        self.notify(f"installing dflash-tui on {host}: the wheel goes over ssh, then pip fetches what it needs")
+        try:
+            place = await far_program.install_program(host)
+        except DflashError as error:
+            self.app.push_screen(ErrorDialog(error))
+            return
+        self.notify(f"dflash-tui is on {host}: {place}", markup=False)
+        self.hosts.installed.add(host)
+        self.hosts.forget()
+        self.draw()
 
 
 def _render_broken(error: DflashError) -> Content:

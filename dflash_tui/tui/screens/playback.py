@@ -17,7 +17,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 
 from dflash_tui.common.errors import UsageError
-from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, pluralize
+from dflash_tui.common.formatting import UNKNOWN, draw_bar, format_number, format_synthetic, pluralize
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.answers import PromptKey
@@ -26,7 +26,6 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.design import Boot, KeptAnswer
 from dflash_tui.monitoring.recording import PlaybackClock
 from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_report import synthetic_label
 from dflash_tui.presentation.report import format_factor
 from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.tui.render.experiment import arm_color, render_arm_name, render_report_head, to_content
@@ -110,8 +109,9 @@ def list_played_pairs(boots: Sequence[Boot], a: int, b: int, answers: Sequence[K
 class PlaybackScreen(SizedScreen[None]):
     """Plays the answers of two arms by prompt, starting at the median ratio; raises UsageError if there are none."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
-        Binding("space", "pause", "Pause", tooltip="Pause or go on; at the end begin again"),
+        Binding("space", "pause", "Pause", tooltip="Pause or resume; at the end start over"),
         Binding("right,n", "other(1)", "Prompt", key_display="→ ←", tooltip="The next prompt"),
         Binding("left", "other(-1)", "Previous prompt", show=False, tooltip="The previous prompt"),
         Binding("minus,less_than_sign", "speed(-1)", "Speed", key_display="- +", tooltip="Half or twice the speed"),
@@ -160,7 +160,7 @@ class PlaybackScreen(SizedScreen[None]):
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#found").border_title = "verdict on all prompts"
-        label = synthetic_label(self.report.design)
+        label = format_synthetic(self.report.design.synthetic)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         self.set_interval(0.1, self.draw)
@@ -248,4 +248,4 @@ def _render_text(answer: PlayedAnswer, at: float) -> Content:
     text, color = answer.kept.answer.text, arm_color(answer.boot.arm)
     if at < answer.seconds:
         return Content.assemble(text[: round(len(text) * answer.count_tokens(at) / answer.done.tokens)], ("▌", color))
-    return Content.assemble(text.rstrip(), ("\n[not kept from here on]" * answer.kept.answer.cut, MUTED))
+    return Content.assemble(text.rstrip(), ("\n[the rest was not kept]" * answer.kept.answer.cut, MUTED))

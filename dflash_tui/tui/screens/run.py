@@ -59,7 +59,7 @@ SHARE_KEY = Binding("s", "share", "Share", tooltip="Copy a report of the run, an
 LOG_KEY = Binding("l", "log", "Log", tooltip="Full-screen log, and back")
 FREEZE_KEY = Binding("space", "freeze", "Pause", tooltip="Freeze the display; nothing is lost")
 FIGURE_KEYS = (
-    Binding("c", "chart", "Chart", tooltip="Next chart, where there is no room for all"),
+    Binding("c", "chart", "Chart", tooltip="Next chart, if not all fit"),
     Binding("left_square_bracket", "window(-1)", "Time", key_display="[ ]",
             tooltip="Shorter or longer window: 2, 10, 60 min"),
     Binding("right_square_bracket", "window(1)", "Longer window", show=False),
@@ -73,6 +73,7 @@ _UNSHOWN = {"N", "g", "escape"}  # keys of the log that only the help lists
 class ViewScreen(SizedScreen[None]):
     """A screen with a view of one run."""
 
+    CSS_PATH = "screens.tcss"
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
 
     def __init__(self, view: RunView) -> None:
@@ -130,13 +131,15 @@ class ViewScreen(SizedScreen[None]):
     @work(exclusive=True, group="share")
     async def action_share(self) -> None:
         """Copy a report of the run, and write it with a picture into the run's folder."""
+        from dflash_tui.presentation import submission
+
         if run := self.view.own:
             try:
                 report, _ = await asyncio.to_thread(run_report.build_run_report, recording.open_recording(run))
             except DflashError as error:
                 self.app.push_screen(ErrorDialog(error))
                 return
-            share_report(self, render_run(report), run.folder)
+            share_report(self, render_run(report), run.folder, more=submission.list_possible_files(report))
 
 
 class RunScreen(ViewScreen):
@@ -146,7 +149,7 @@ class RunScreen(ViewScreen):
         *FAILURE_KEYS,
         Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
         CHAT_KEY,
-        Binding("y", "copy_curl", "Curl", tooltip="Copy a curl that asks this server"),
+        Binding("y", "copy_curl", "Curl", tooltip="Copy a curl command for this server"),
         LOG_KEY,
         Binding("S", "app.stop", "Stop", key_display="S", tooltip="Stop the server; asks first"),
         HELP_KEY,
@@ -169,7 +172,7 @@ class RunScreen(ViewScreen):
     def action_send_prompts(self) -> None:
         view = self.view
         if self._sending and self._sending.is_running:
-            self.notify("the five prompts are being sent already", severity="warning")
+            self.notify("the five prompts are already being sent", severity="warning")
         elif not view.has_server or view.run is None or view.state.status not in ANSWERING:
             self.notify("no server answers yet", severity="warning")
         else:

@@ -14,20 +14,18 @@ from textual.content import Content
 from textual.message import Message
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.common.formatting import truncate_middle
+from dflash_tui.common.formatting import format_synthetic
 from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis import answers
 from dflash_tui.experiments.analysis.report import (
     Comparison,
     ExperimentReport,
-    Sweep,
-    SweepStanding,
     TuneOutcome,
     Verdict,
 )
 from dflash_tui.experiments.design import Design
-from dflash_tui.presentation import verdict_text
-from dflash_tui.presentation.experiment_report import build_sections, render_markdown, synthetic_label
+from dflash_tui.presentation import submission, verdict_text
+from dflash_tui.presentation.experiment_report import build_sections, render_markdown
 from dflash_tui.tui.dialogs.answers import AnswersDialog
 from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
 from dflash_tui.tui.render.experiment import render_report_head, render_sections
@@ -44,21 +42,20 @@ from dflash_tui.tui.widgets.basic import (
     once_composed,
     while_open,
 )
-from dflash_tui.tui.widgets.chart import Chart, ChartLine
 
 _NARROWEST = 40
 _ADDED_BOOTS = 2
-_MARKS = {SweepStanding.RECOMMENDED: "★", SweepStanding.PLATEAU: "=", SweepStanding.OPEN: "?", SweepStanding.WORSE: ""}
 
 
 class VerdictScreen(SizedScreen[None]):
     """Shows the report of an experiment, one comparison at a time."""
 
+    CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
         Binding("right,n", "other(1)", "Next", key_display="→", tooltip="The next comparison, of an A/B with several"),
         Binding("left", "other(-1)", "Previous", show=False, tooltip="The previous comparison"),
         Binding("plus,equals_sign", "extend", "Boots", key_display="+", tooltip="Extend it by two boots of each arm"),
-        Binding("k", "keep", "Keep", tooltip="Write the faster arm as a recipe of yours"),
+        Binding("k", "keep", "Keep", tooltip="Save the faster arm as your recipe"),
         Binding("s", "share", "Share", tooltip="Copy the report, and write it with a picture (SVG)"),
         Binding("d", "details", "Details", tooltip="The statistics, boots and latencies behind the verdict"),
         HELP_KEY,
@@ -66,7 +63,7 @@ class VerdictScreen(SizedScreen[None]):
         Binding("a", "answers", "Answers", tooltip="What both arms answered, side by side"),
         Binding("escape", "app.show('launch')", "Launch", show=False, tooltip="The launch screen"),
         *COMMON_KEYS,
-        Binding("p", "play", "Play", tooltip="Both arms write the same answer as fast as they did: to show somebody"),
+        Binding("p", "play", "Play", tooltip="Replay the answers of both arms side by side at their speed"),
         Binding("v", "progress", "Progress", tooltip="The boots one by one"),
         Binding("o", "app.experiments", "Others", tooltip="All experiments of this machine"),
     ]
@@ -92,8 +89,6 @@ class VerdictScreen(SizedScreen[None]):
         yield Display(id="status")
         yield Display(id="label")
         with VerticalScroll(id="compared"):
-            yield Display(id="answer")
-            yield Chart("tok/s", top=1, id="sweep")
             yield Display(id="report")
         yield TooSmall()
         yield Keys()
@@ -125,7 +120,7 @@ class VerdictScreen(SizedScreen[None]):
             return
         report, comparison, design = self.report, self.comparison, self.report.design
         self.query_one("#status", Display).show(render_report_head(report, self.size.width, self.place))
-        label = synthetic_label(design)
+        label = format_synthetic(design.synthetic)
         self.query_one("#label", Display).show(Content.assemble((f"! {label}", "$accent")))
         self.query_one("#label").display = bool(label)
         step = verdict_text.format_next_step(report, comparison, add="+", share="s") if comparison else ""
@@ -134,33 +129,12 @@ class VerdictScreen(SizedScreen[None]):
         compared = (comparison,) if comparison else ()
         answer, *sections = build_sections(report, compared, details=self.has_details, step=step)
         width = max(_NARROWEST, self.query_one("#compared").scrollable_content_region.width - 2)
-        self.query_one("#answer", Display).show(render_sections([answer._replace(title="verdict")], width))
-        self._draw_sweep(report.sweep)
-        self.query_one("#report", Display).show(render_sections(sections, width))
+        self.query_one("#report", Display).show(render_sections([answer._replace(title="verdict"), *sections], width))
 
     def _find_winner(self) -> int | None:
         winners = {Verdict.FASTER: "b", Verdict.SLOWER: "a"}
         side = winners.get(self.comparison.word) if self.comparison and self.report and self.report.design.id else None
         return getattr(self.comparison, side) if side else None
-
-    def _draw_sweep(self, sweep: Sweep | None) -> None:
-        chart = self.query_one("#sweep", Chart)
-        chart.display = sweep is not None
-        if sweep is None or self.report is None:
-            return
-        design = self.report.design
-        values = [("tok/s", "series-a", [point.tok_s for point in sweep.points])]
-        ends = (
-            [point.low or point.tok_s for point in sweep.points],
-            [point.high or point.tok_s for point in sweep.points],
-        )
-        values += [("", "series-dim", end) for end in ends]
-        names = [
-            f"{truncate_middle(design.arms[point.arm].name, 8)}{_MARKS[sweep.standing(point.arm)]}"
-            for point in sweep.points
-        ]
-        chart.title = f"by {design.vary}: = as fast as the best, ? not decided, ★ recommended"
-        chart.show([ChartLine(line, color, name) for name, color, line in values], 0, labels=names)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         if action in {"answers", "play"}:
@@ -215,7 +189,8 @@ class VerdictScreen(SizedScreen[None]):
 
     def action_share(self) -> None:
         if self.report:
-            share_report(self, render_markdown(self.report), store.experiment_folder(self.report.design.id))
+            folder, more = store.experiment_folder(self.report.design.id), submission.list_possible_files(self.report)
+            share_report(self, render_markdown(self.report), folder, more=more)
 
     def action_keep(self) -> None:
         if self.report and self.comparison and (winner := self._find_winner()) is not None:

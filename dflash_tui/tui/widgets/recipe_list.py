@@ -37,7 +37,7 @@ class RecipeFilter(TextField):
     """The filter of the recipes; enter returns to the list after all typed keys were handled."""
 
     BINDINGS: ClassVar = [
-        Binding("enter", "submit", "Keep the filter", tooltip="Back to the list that is filtered"),
+        Binding("enter", "submit", "Keep the filter", tooltip="Back to the filtered list"),
     ]
 
     async def action_submit(self) -> None:
@@ -170,7 +170,7 @@ class RecipeList(Vertical):
     async def open_filter(self) -> None:
         """Open the filter, created on first use since few sessions need it."""
         if not self.query(RecipeFilter):
-            new = RecipeFilter(id="filter", placeholder="words of a recipe; esc shows all")
+            new = RecipeFilter(id="filter", placeholder="filter recipes by words; esc shows all")
             await self.mount(new, before="#columns")
         self.query_one(RecipeFilter).open()
         self.screen.refresh_bindings()

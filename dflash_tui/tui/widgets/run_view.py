@@ -28,6 +28,7 @@ from dflash_tui.run_state.speculation import advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import render_alarms
+from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.render.run import render_foreign_status, render_ranks, render_startup, render_status
 from dflash_tui.tui.widgets.basic import (
     MUTED,
@@ -427,7 +428,7 @@ def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False
     Evidence is shown in full; on a `short` screen it is cut to two rows, so that the remedies stay visible.
     """
     diagnosis, quoted = postmortem.diagnosis, _QUOTED_LINES * max(_NARROWEST, width - _LABEL - _RAGGED)
-    rows = [_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
+    rows = [render_hung(("✗ ", "bold $error"), diagnosis.what, width, "bold")]
     rows.append(_row("cause", diagnosis.cause, width, "bold"))
     for place, line in enumerate(line for line in (*diagnosis.evidence, postmortem.leftovers) if line):
         whole = shorten_frame(line)  # the full width has room for what a cut line did not show
@@ -439,17 +440,10 @@ def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False
         rows.append(_row("", diagnosis.link, width))
     for place, remedy in enumerate(postmortem.remedies, 1):
         key = "f" if place == 1 else f"f {place}"
-        rows.append(_hung((f"{key:>{_LABEL - 2}}  ", "bold $primary"), remedy.words, width))
+        rows.append(render_hung((f"{key:>{_LABEL - 2}}  ", "bold $primary"), remedy.words, width))
     rows.append(_row("log", postmortem.log, width))
     return Content("\n").join(rows)
 
 
 def _row(label: str, text: str, width: int, style: str = "") -> Content:
-    return _hung((f"{label:{_LABEL}}", MUTED), text, width, style)
-
-
-def _hung(head: tuple[str, str], text: str, width: int, style: str = "") -> Content:
-    """Return a head and its text; continuation lines are indented below the text."""
-    indent = len(head[0])
-    lines = textwrap.wrap(text, max(_NARROWEST, width - indent)) or [""]
-    return Content.assemble(head, (f"\n{'':{indent}}".join(lines), style))
+    return render_hung((f"{label:{_LABEL}}", MUTED), text, width, style)

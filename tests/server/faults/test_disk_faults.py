@@ -70,8 +70,8 @@ async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
             watcher = subprocess.Popen(attach, stdout=figures, stderr=lines)
         await until(lambda: (tmp_path / "figures").stat().st_size)
         filler = fill(disk)
-        await until(lambda: any("the figures stand still" in line.text for line in state.lines))
-        assert any("stand still" in line.text and os.strerror(errno.ENOSPC) in line.text for line in state.lines)
+        await until(lambda: any("figures are not updated" in line.text for line in state.lines))
+        assert any("are not updated" in line.text and os.strerror(errno.ENOSPC) in line.text for line in state.lines)
         assert server_process.is_alive(run)
         for words in (("ps",), ("logs", run.id), ("why", run.id), ("runs", "history")):
             done = await asyncio.to_thread(dflash, *words)
@@ -83,7 +83,7 @@ async def test_a_full_disk_under_a_living_server(launch, small, tmp_path):
         with pytest.raises(DflashError) as refused:
             launch("deaf")
         assert os.strerror(errno.ENOSPC) in refused.value.evidence
-        await until(lambda: "stand still" in (tmp_path / "lines").read_text())
+        await until(lambda: "are not updated" in (tmp_path / "lines").read_text())
         known = len(recorded(run, Sampled))
         filler.unlink()
         await until(lambda: len(recorded(run, Sampled)) > known + 2)

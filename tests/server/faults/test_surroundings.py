@@ -14,7 +14,7 @@ from tests.support.fake_runs import free_port
 from tests.support.pty_terminal import ENTER, PANEL
 
 EXEC = ("-c", "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])")
-STARVED = "the limit of processes or threads is reached"
+STARVED = "the limit on processes or threads is reached"
 XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
 
 

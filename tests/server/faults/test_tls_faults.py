@@ -10,6 +10,7 @@ import pytest
 
 from dflash_tui.benchmark import client
 from dflash_tui.benchmark.server import Server
+from dflash_tui.cli import console
 from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.common import bounded_http
@@ -68,9 +69,10 @@ async def test_broken_tls_is_unhealthy():
                 break
 
 
-async def test_attach_goes_on(capsys):
+async def test_attach_continues_after_tls_error(capsys):
     """It ended with the advice to make the folder writable."""
     async with breaking(METRICS, 20) as url:
+        console.use_json(True)
         args = build_parser().parse_args(["attach", url, "--json"])
         watching = asyncio.create_task(commands_up._print_server(args, ForeignServer(url)))
         lines: list[str] = []
@@ -84,7 +86,7 @@ async def test_attach_goes_on(capsys):
         watching.cancel()
 
 
-async def test_a_request_fails_and_says_why():
+async def test_failed_request_gives_reason():
     """In the middle of its answer."""
     async with breaking(STREAM) as url:
         done = await asyncio.wait_for(client.send_first_request(Server(url, "x")), PATIENCE)

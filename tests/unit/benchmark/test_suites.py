@@ -20,7 +20,7 @@ def test_the_shipped_suites_are_the_field_s():
     assert [(p.kind, p.max_tokens) for p in quick] == [(kind, field[kind][0]) for kind in list(field)[:5]]
     pair = suites.load_suite("seed-q1q2")
     assert (pair.in_order, [prompt.follows for prompt in pair.prompts]) == (True, ["", "Q1"])
-    assert {"agents", "contexts", "field", "map", "quick", "seed-q1q2", "space-invaders"} == set(
+    assert {"agents", "club-3090", "contexts", "field", "map", "quick", "seed-q1q2", "space-invaders"} == set(
         suites.list_suite_files()
     )
 
@@ -58,7 +58,7 @@ def test_the_user_s_own_suite_wins():
     [
         ("text: Hello there., ", "", "3: prompts[0]: object missing required field `text`"),
         ("max_tokens: 32", "max_tokens: 0", "3: prompts[0].max_tokens: expected `int` >= 1"),
-        ("max_tokens: 32", "max_tokens: 32, follows: Q", "3: prompts[0].follows: expected the kind of a prompt before"),
+        ("max_tokens: 32", "max_tokens: 32, follows: Q", "3: prompts[0].follows: expected the kind of an earlier"),
         ("max_tokens", "max_token", "3: prompts[0].max_token: unknown key, did you mean 'max_tokens'?"),
         ("kind: Q", "kind: warm-up", "3: prompts[0].kind: is reserved"),
         ("kind: Q", 'kind: "\\e[31m"', "3: prompts[0].kind: "),

@@ -38,9 +38,9 @@ def written(*lines: str, code: int | None = 1) -> RunState:
 # Written by hand from the raw logs and what their driver saw: exit code, name of the cause, words of the cause, words
 # of the line that shows it, words of what to do.
 EXPECTED = [
-    (f"{CPU}/fail_dflash_bad_target_layers", 0, "spec_width", "do not belong together",
+    (f"{CPU}/fail_dflash_bad_target_layers", 0, "spec_width", "do not match",
      "expects 192 concatenated aux hidden features but received 64", "drafter that was trained for this target"),
-    (f"{CPU}/fail_eagle3_runtime_crash", 0, UNKNOWN, "does not know",
+    (f"{CPU}/fail_eagle3_runtime_crash", 0, UNKNOWN, "unknown to dflash-tui",
      "shape '[-1, 192]' is invalid for input of size 2816", "Read the log"),
     (f"{CPU}/fail_flag", 2, "arguments", "no flag --no-such-flag", "unrecognized arguments", "Remove the flag"),
     (f"{CPU}/fail_max_model_len_config", 1, "max_len", "200000 tokens",
@@ -49,11 +49,11 @@ EXPECTED = [
      "the estimated maximum model length is 8064", "--max-model-len to 8064"),
     (f"{CPU}/fail_mem_util", 1, "memory_taken", "17.61 of 18.96 GiB are free, and the share of 0.99 asks for 18.77 GiB",
      "Available memory on node 0", "Lower --gpu-memory-utilization to 0.91"),
-    (f"{CPU}/fail_model_emptydir", 1, "not_found", "/models/emptydir holds no model",
+    (f"{CPU}/fail_model_emptydir", 1, "not_found", "/models/emptydir is not a model",
      "Invalid repository ID or local directory specified", "folder that holds a model"),
     (f"{CPU}/fail_model_hub_offline", 1, "hub_offline", "not in the cache",
      "outgoing traffic has been disabled", "HF_HUB_OFFLINE"),
-    (f"{CPU}/fail_model_path", 1, "not_found", "/models/nope holds no model", "HFValidationError", "folder"),
+    (f"{CPU}/fail_model_path", 1, "not_found", "/models/nope is not a model", "HFValidationError", "folder"),
     (f"{CPU}/fail_port_in_use", 1, "port_in_use", "uses the port", "[Errno 98] Address already in use", "another port"),
     (f"{CPU}/fail_spec_json", 2, "arguments", "the value of --speculative-config", "{method:dflash}", "value"),
     (f"{CPU}/fail_spec_method", 1, "spec_method", "method dflush", "input_value='dflush'", "0.20 or newer"),
@@ -61,11 +61,11 @@ EXPECTED = [
     (f"{CPU}/kill9_core_idle", 0, "engine_killed", "engine process was killed", "exited unexpectedly", "dmesg"),
     (f"{CPU}/kill9_worker_during", 0, "worker_died", "exit code -9",
      "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)", "dmesg"),
-    (f"{CPU}/sig_int", 0, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
-    (f"{CPU}/sig_int_group", 0, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
-    (f"{CPU}/sig_term_during", 0, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
-    (f"{CPU}/sig_int_during", -9, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
-    (f"{CPU}/int_during_1", -9, "terminated", "asked to stop", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int", 0, "terminated", "received SIGTERM or SIGINT", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int_group", 0, "terminated", "received SIGTERM or SIGINT", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_term_during", 0, "terminated", "received SIGTERM or SIGINT", "shutdown triggered", "Launch again"),
+    (f"{CPU}/sig_int_during", -9, "terminated", "received SIGTERM or SIGINT", "shutdown triggered", "Launch again"),
+    (f"{CPU}/int_during_1", -9, "terminated", "received SIGTERM or SIGINT", "shutdown triggered", "Launch again"),
     (f"{GPU}/fail-engine-dead-first-request", 0, "missing_module", "the package cutlass",
      "No module named 'cutlass'", "another backend"),
     (f"{GPU}/fail-illegal-memory-access", 1, "device_fault", "accessed memory illegally",
@@ -105,7 +105,7 @@ def test_every_recorded_failure_is_expected():
 
 
 @pytest.mark.parametrize("name", [f"{CPU}/dflash", f"{CPU}/sig_term_during"])
-def test_a_wanted_end_is_no_failure(name):
+def test_requested_stop_is_no_failure(name):
     """What dflash-tui was asked to end did not fail, whatever the log says."""
     assert diagnose_run(of(name, 0, Stopping(1.0))) is None
 
@@ -221,7 +221,7 @@ def test_unknown_exception_explains_exit_right_after_it():
     )
 
 
-def test_what_the_recipe_knows_comes_first():
+def test_recipe_failure_precedes_table():
     """A recipe's own cause and fix stand before the table's."""
     known = RecipeFailure(
         sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"

@@ -49,21 +49,13 @@ def test_cached_dataset_needs_no_hub():
     assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
 
 
-def test_what_is_nowhere_is_said():
+def test_missing_file_is_reported():
     with pytest.raises(DflashError) as caught:
         fetch("gsm8k")
     assert caught.value.evidence.startswith("offline: ")
     with pytest.raises(DflashError) as caught:
         fetch("spec-bench")  # it is on no hub
     assert "hemingkx/Spec-Bench" in caught.value.hint
-
-
-def test_rows_that_are_no_questions_leave_nothing(monkeypatch):
-    put_into_cache("openai/gsm8k", ROWS, b"PAR1")
-    monkeypatch.setattr(download, "_read_parquet", lambda *_: b'{"id": 1}\n')
-    with pytest.raises(DflashError):
-        fetch("gsm8k")
-    assert not list(suites.fetched_dataset_file("gsm8k").parent.iterdir())
 
 
 def test_rows_of_a_parquet_file_are_questions(tmp_path):

@@ -3,8 +3,6 @@
 import asyncio
 import random
 import shutil
-import subprocess
-import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -100,25 +98,7 @@ def test_a_cancelled_download_is_resumed(server):
     assert server.sent(WEIGHTS)[-1].begins >= 3_000_000
 
 
-def test_a_download_ends_with_its_process(server):
-    """A program that ends does not wait for a line that is dead."""
-    server.rate = 100_000
-    code = (
-        "import asyncio\n"
-        "from dflash_tui.engines import download, model_hub\n"
-        "async def main():\n"
-        "    model = await model_hub.look_up_model('owner/m')\n"
-        "    task = asyncio.create_task(download.download_model(model, print))\n"
-        "    while not model_hub.measure_cached_bytes('owner/m', model.commit, model.files):\n"
-        "        await asyncio.sleep(0.05)\n"
-        "    raise SystemExit(5)\n"
-        "asyncio.run(main())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 5, done.stderr
-
-
-def test_what_was_kept_is_checked(server):
+def test_kept_part_is_checked(server):
     """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
     blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)
@@ -131,15 +111,6 @@ def test_what_was_kept_is_checked(server):
     assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
 
 
-def test_whole_partial_file_is_not_fetched_again(server):
-    """A call that was ended while it compared the hash left it; a range behind its last byte is an error (416)."""
-    blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
-    blob.parent.mkdir(parents=True)
-    Path(f"{blob}.incomplete").write_bytes(FILES[WEIGHTS])
-    assert (fetch() / WEIGHTS).read_bytes() == FILES[WEIGHTS]
-    assert not [asked for asked in server.asked if asked.range]
-
-
 def test_the_token_stays_with_the_hub(server):
     """The storage that large files are redirected to never sees it."""
     with hub_server.running() as storage:
@@ -150,19 +121,6 @@ def test_the_token_stays_with_the_hub(server):
     assert any(asked.authorization == f"Bearer {TOKEN}" for asked in server.asked)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "words"), [("terms", "accept the terms"), ("missing", "check the spelling"), ("broken", "same command")]
-)
-def test_refusal_during_download_gives_advice(server, refusal, words):
-    """Refused after the look: the sentence, the hub's words and the advice."""
-    model = asyncio.run(model_hub.look_up_model("owner/m"))
-    server.refusal = refusal
-    with pytest.raises(DflashError, match=r"^owner/m ") as failed:
-        asyncio.run(download.download_model(model, lambda _event: None))
-    assert str(hub_server.REFUSALS[refusal][0]) in failed.value.evidence
-    assert words in failed.value.hint
-
-
 def test_a_small_disk_is_said_before(server, monkeypatch):
     """The figures: what is missing, what is free."""
     usage = namedtuple("usage", "total used free")
@@ -171,13 +129,3 @@ def test_a_small_disk_is_said_before(server, monkeypatch):
         fetch()
     assert "7 MB free" in failed.value.evidence
     assert not server.sent(WEIGHTS)
-
-
-def test_a_stall_is_said_not_killed(server, monkeypatch):
-    """No byte for a while is in the text; the download goes on."""
-    monkeypatch.setattr(download, "_STALLED", 0.6)
-    server.delay = 1.5
-    told: list[Preparing] = []
-    fetch(told)
-    assert any("stalled for" in event.text for event in told)
-    assert told[-1].done

@@ -18,8 +18,3 @@ from dflash_tui.engines.uv_process import advise_on_install_error
 )
 def test_the_cause_decides(tmp_path, evidence, names):
     assert names in advise_on_install_error(evidence, tmp_path / "none")
-
-
-def test_install_advice_names_lock_to_delete(tmp_path):
-    (tmp_path / "lock").touch()
-    assert str(tmp_path / "lock") in advise_on_install_error("it is bad", tmp_path / "lock")

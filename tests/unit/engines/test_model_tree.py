@@ -55,13 +55,6 @@ def test_gated_drafter_is_named_despite_closed_config(hub):
     assert find() == [open_one, TreeDrafter("z/plain", gated=True)]
 
 
-def test_crowded_tree_asks_about_first_drafters_only(hub):
-    hub.tags = {f"z/dflash-{number}": [TREE] for number in range(3000)}
-    hub.repos |= {name: config("DFlashDraftModel") for name in hub.tags}
-    assert [each.repo for each in find()] == list(hub.tags)[: model_config.MOST_DRAFTERS]
-    assert len({asked.path for asked in hub.asked}) == 2 + model_config.MOST_DRAFTERS
-
-
 def test_folder_or_offline_mode_asks_nothing(hub, monkeypatch, tmp_path):
     assert find(str(tmp_path)) == []
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

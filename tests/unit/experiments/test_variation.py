@@ -73,11 +73,11 @@ def test_a_sweep_keeps_its_order():
         ("x='',b", "empty"),
         ("port=1,2", "same for all arms"),
         ("enable-prefix-caching=true,false", "made unique so that no cache answers"),
-        ("--no_enable_prefix_caching=true,false", "would compare nothing"),
-        ("prefix-caching-hash-algo=sha256,xxhash", "would compare nothing"),
+        ("--no_enable_prefix_caching=true,false", "has no effect here"),
+        ("prefix-caching-hash-algo=sha256,xxhash", "has no effect here"),
     ],
 )
-def test_what_is_wrong_is_said(words, said):
+def test_invalid_variation_is_reported(words, said):
     """A mistake is told before anything begins."""
     with pytest.raises(UsageError, match=said):
         variation.parse_variation(words)

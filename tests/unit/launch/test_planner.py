@@ -15,7 +15,6 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support.preflight_situations import a_gpu
 
 # It knows H100, H200, RTX 5090 and GB10 among others, and no Ada.
@@ -149,18 +148,6 @@ def test_too_few_gpus_for_ranks_is_refused():
     assert planner.plan_launch(request, GpuProbe()).gpus == ()
 
 
-def test_panel_says_if_chosen_gpu_is_gone():
-    recipe, choice = recipe_loader.find_recipe(RECIPE), LaunchSelection()
-    choice.probe = GpuProbe((h200(0), h200(1)))
-    choice.change(recipe, "gpu")
-    choice.probe = GpuProbe((h200(0),))
-    with pytest.raises(UsageError, match="'1'"):
-        choice.plan(recipe)
-    assert "there is no GPU" in choice.suited(recipe).why
-    choice.change(recipe, "gpu")
-    assert choice.plan(recipe).plan.gpus == ("GPU-0",)
-
-
 def test_all_arms_share_the_same_gpus(folders, monkeypatch):
     """Others may use the memory of one between two plans; the GPUs are asked once."""
     probes = iter([GpuProbe((h200(0, 1), h200(1))), GpuProbe((h200(0), h200(1, 1)))])
@@ -189,8 +176,3 @@ def test_engine_is_planned_only_for_its_hardware():
         with pytest.raises(UsageError):
             planner.plan_launch(request, GpuProbe())
     assert planner.plan_launch(LaunchRequest(recipe="demo-cpu", gpu="cpu"), GpuProbe()).plan.hardware is Hardware.CPU
-
-
-def test_misspelt_flag_is_named_before_install():
-    with pytest.raises(UsageError, match="did you mean --max-num-seqs"):
-        planner.plan_launch(LaunchRequest(recipe="gemma-4-31b", settings={"max-num-sqs": "8"}), GpuProbe())

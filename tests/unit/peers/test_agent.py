@@ -15,7 +15,7 @@ from dflash_tui import __version__
 from dflash_tui.common import paths
 from dflash_tui.events import RankState
 from dflash_tui.peers import agent, cluster_launch
-from dflash_tui.peers.agent import Caller, RankWatch
+from dflash_tui.peers.agent import RankWatch
 from dflash_tui.peers.connection import Greeting, RankOrder
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import ArmCache
@@ -73,7 +73,7 @@ def test_wrong_request_is_answered_with_error(verb, line, word, folders):
     assert (code, said["event"], word in said["what"]) == (2, "error", True)
 
 
-def test_what_a_worker_starts_is_no_worker():
+def test_child_of_worker_is_no_worker():
     """Between fork and exec it has the name of its parent."""
     words = ["VLLM::Worker_TP1", "-c", "import os, time; os.fork(); time.sleep(600)"]
     both = [subprocess.Popen(words, executable=sys.executable) for _ in range(2)]
@@ -137,7 +137,7 @@ def test_log_comes_in_bounded_chunks(watched):
     assert watched._network.network == "Socket"
 
 
-async def test_arm_caches_are_separate_and_removed(folders):
+def test_arm_caches_are_separate_and_removed(folders):
     """One that was set by hand stays as it is; without an experiment's mark they are shared."""
     settings = {**ORDER.request.settings, "env.TRITON_CACHE_DIR": "/by/hand"}
     request = replace(ORDER.request, settings=settings)
@@ -151,7 +151,7 @@ async def test_arm_caches_are_separate_and_removed(folders):
     other = paths.arm_caches_folder() / "20261124-y"
     for folder in (own, other):
         folder.mkdir(parents=True)
-    await agent.remove_caches(Caller(), "20261124-x")
+    agent.remove_caches("20261124-x")
     assert (own.exists(), other.exists()) == (False, True)
 
 

@@ -46,7 +46,7 @@ def ask() -> None:
     ("code", "errors", "words"),
     [
         (255, "ssh: Could not resolve hostname spark-b: Name or service not known", "no host called spark-b"),
-        (255, "ann@spark-b: Permission denied (publickey).", "refuses your key"),
+        (255, "ann@spark-b: Permission denied (publickey).", "rejects your ssh key"),
         (255, "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.", "host key"),
         (255, "No ED25519 host key is known for spark-b.\nHost key verification failed.", "not known to ssh"),
         (255, "ssh: connect to host spark-b port 22: Connection refused", "no ssh server"),
@@ -80,7 +80,10 @@ def test_ssh_is_given_words_and_asks_nothing():
 
 def test_remote_command_is_safe_in_every_shell():
     """The user's own reads them first, which may be csh or fish: one line, nothing but single quotes around it."""
-    for command in (transport.build_agent_command("b", "stop"), transport.build_install_command("b", "12", "x-1.whl")):
+    for command in (
+        transport.build_agent_command("b", "stop"),
+        transport.build_install_command("b", "exit 1", "x-1.whl"),
+    ):
         words = command[-1]
         script, _, rest = words.removeprefix("sh -c '").partition("'")
         assert {*"\n!\\"} & {*script} == set()

@@ -110,7 +110,7 @@ def test_different_flags_or_files_change_setup_digest(folders, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan", "demo-cpu", "--peer=-oProxyCommand=x"], "not a name"),
+        (["plan", "demo-cpu", "--peer=-oProxyCommand=x"], "not a host name"),
         (["plan", "demo-cpu", "--peer", "a", "--peer", "a"], "twice"),
         (["plan", "demo-cpu", "--link", "eth0"], "--peer"),
         (["plan", "demo-cpu", "--peer", "a"], "evenly"),

@@ -137,24 +137,8 @@ def test_flashinfer_is_refused_where_it_stays_eager(hardware, vllm, settings, re
     assert "--set" in (error.value.hint or "")
 
 
-def test_a_cpu_has_no_graphs():
-    resolved = resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
-    with pytest.raises(UsageError):
-        build_plan(resolved, mode=Mode.GRAPHS)
-
-
 @pytest.mark.parametrize("settings", [{"compilation-config.mode": 3}, {"compilation_config": {"mode": 3}}])
 def test_another_compilation_mode_by_hand_is_refused(settings):
     with pytest.raises(UsageError) as error:
         planned(settings=settings)
     assert "compile" in (error.value.hint or "")
-
-
-def test_other_keys_of_the_compilation_config_stay():
-    config = config_of(
-        planned(
-            settings={"compilation-config": {"custom_ops": ["all"]}, "compilation-config.max_cudagraph_capture_size": 9}
-        )
-    )
-    assert config["custom_ops"] == ["all"]
-    assert "max_cudagraph_capture_size" not in config

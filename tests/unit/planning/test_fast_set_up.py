@@ -60,7 +60,7 @@ def test_each_release_has_its_patch(vllm, patch, runner):
     assert (plan.patches, plan.env.get(V2)) == ((patch,), runner)
 
 
-def test_what_is_set_by_hand_wins():
+def test_manual_setting_wins():
     plan = planned(set_up=SetUp.FAST, mode=Mode.GRAPHS, settings={"max-num-seqs": "4", f"env.{V2}": "0"}).plan
     assert (plan.mode, plan.find_flag("max-num-seqs"), plan.env[V2]) == (Mode.GRAPHS, "4", "0")
     assert planned(settings={"max-num-seqs": "20"}).plan.set_up is SetUp.PUBLISHED

@@ -170,12 +170,6 @@ def test_model_name_gives_lower_bound_for_weights(model, quantization, flag, siz
     assert estimate.unknown == ("weights",)
 
 
-def test_recipe_gives_weight_count_missing_in_name():
-    resolved = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.8-flash-next"), Hardware.RTX_5090)
-    weights = memory.estimate_memory(resolved, H200, mode=Mode.EAGER, tokens=0).shares[0]
-    assert (weights.size, weights.least) == (250_000_000_000 // 4, True)  # over four cards
-
-
 def test_local_files_win_over_recipe_sizes():
     """Their sizes and their config.json are what is loaded; a quantization while loading is said by the recipe."""
     found = gemma()
@@ -205,24 +199,6 @@ def test_several_gpus_share_weights_and_heads():
     # Gemma 4's five full layers have two heads: on four GPUs each keeps one of them.
     twice = 5 * 2 * 512 * 2 * 16384
     assert four.kv_needed == one.kv_needed // 4 + twice // 2
-
-
-def test_eight_bits_halve_the_cache():
-    full, half = made(), made(kv_cache_dtype="fp8")
-    assert half.kv_needed is not None
-    assert half.kv_needed * 2 == full.kv_needed
-    assert half.fixed == full.fixed
-
-
-def test_mamba_state_size_follows_its_flag():
-    model = replace(SMALL, layers_block_type=("mamba",) * 8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16)
-    needed = [
-        memory.estimate_memory(
-            gemma(**flags), H200, mode=Mode.EAGER, tokens=0, models=[LocalModel(model, None)]
-        ).kv_needed
-        for flags in ({}, {"mamba-ssm-cache-dtype": "float16"})
-    ]
-    assert needed == [8 * 2 * 4 * 8 * 16 * 4, 8 * 2 * 4 * 8 * 16 * 2]
 
 
 @pytest.mark.parametrize("amount", [20 * GIB, "20G"])

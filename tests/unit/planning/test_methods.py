@@ -19,7 +19,6 @@ from dflash_tui.planning.recipes.recipe import (
     EngineSpec,
     HardwareLayer,
     MethodLayer,
-    Mode,
     Recipe,
     RecipePart,
     Status,
@@ -67,17 +66,11 @@ def test_another_method_drafts_its_own_way():
     assert (plan.drafter, [model.name for model in plan.models]) == ("", ["owner/target"])
 
 
-def test_what_is_set_by_hand_wins():
+def test_manual_setting_wins():
     settings: dict[str, Any] = {"n": 2, "drafter.model": "owner/assistant", "drafter.revision": "v2"}
     plan = plan_of(Method.MTP, **settings)
     expected = {"method": "mtp", "model": "owner/assistant", "revision": "v2"}
     assert speculation_of(plan) == expected | {"num_speculative_tokens": 2, "moe_backend": "triton"}
-
-
-@pytest.mark.parametrize(("method", "tokens"), [(Method.NGRAM, 5), (Method.SUFFIX, 24)])
-def test_drafting_from_the_text_needs_no_entry(method, tokens):
-    assert speculation_of(plan_of(method)) == {"method": method.value, "num_speculative_tokens": tokens}
-    assert any("arctic-inference" in warning for warning in plan_of(method).warnings) is (method is Method.SUFFIX)
 
 
 def test_none_is_the_baseline():
@@ -116,15 +109,6 @@ def test_published_figures_belong_to_their_method():
     assert speeds(Method.MTP) == [(264.2, True), (306.4, True), (222.3, True)]  # published for 8 tokens, not for 4
     assert speeds(Method.NGRAM) == [(306.4, True), (264.2, True), (222.3, True)]
     assert speeds(Method.NONE)[0] == (306.4, False)
-
-
-def test_graphs_mode_keeps_runner_without_gpu_drafter():
-    recipe, engine = recipe_loader.find_recipe(GEMMA), recipe_loader.engine_for_release("0.26.0")
-    runner = {
-        method: build_plan(resolve_recipe(recipe, Hardware.H200, method=method, engine=engine), mode=Mode.GRAPHS).env
-        for method in (Method.MTP, Method.NGRAM)
-    }
-    assert [("VLLM_USE_V2_MODEL_RUNNER" in env) for env in runner.values()] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
-from dflash_tui.planning.recipes.recipe import EngineSpec, iterate_layers
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.presentation import plan_text
 from tests import DATA
 from tests.support import command_line
@@ -58,7 +58,7 @@ def described(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_plan_reads_as_it_did(name, monkeypatch, pytestconfig):
+def test_stored_plan_reads_back_equal(name, monkeypatch, pytestconfig):
     """A machine without a GPU plans for any; the whole text is compared, the command above all."""
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     recipe, hardware, profile, variant = CHOICES[name]
@@ -164,21 +164,6 @@ def test_gb10_cuda12_build_gets_patch_or_variable(snapshot):
     )
 
 
-def test_alternative_patch_replaces_its_counterpart():
-    """Its partner stays, and the release is not asked for a key that the patch stands for."""
-    by_hand = {"patches.dflash-selector-scope": True}
-    old = recipe_loader.engine_for_release("0.20.2")
-    plan = plan_of("gemma-4-26b-a4b", Hardware.H100, engine=old, settings=by_hand)
-    assert plan.patches == ("dflash-draft-flash-attn", LAYERS, ROWS, "dflash-selector-scope")
-    assert plan.skipped_patches["triton-non-causal"] == "dflash-selector-scope is its alternative"
-    assert "attention_backend" not in " ".join(plan.argv)
-    newer = plan_of("gemma-4-26b-a4b", Hardware.H100, settings=by_hand)
-    assert newer.patches == ()
-    assert '"attention_backend": "flash_attn"' in " ".join(newer.argv)
-    with pytest.raises(UsageError, match="no patch called 'typo'"):
-        plan_of("demo-cpu", settings={"patches.typo": False})
-
-
 @pytest.mark.parametrize("vllm", ["0.25.1", "0.29.0", "0.30.0", "0.33.0"])
 def test_hybrid_with_prefix_caching_keeps_last_block(vllm):
     """By a patch from 0.26 to 0.29, by a key that later releases have up to 0.32, and then by vLLM itself."""
@@ -198,15 +183,6 @@ def test_hybrid_with_prefix_caching_keeps_last_block(vllm):
     assert key not in " ".join(build_plan(other).argv)
 
 
-@pytest.mark.parametrize("version", ["0.33.1rc1.dev7", "0.24.0rc1"])
-def test_nightly_keeps_patch_and_upstream_setting(version):
-    """Its number does not tell whether the patch is needed; upstream's own way to the same end is not thrown away."""
-    engine = EngineSpec(vllm=version, packages=(f"vllm=={version}",))
-    plan = plan_of("gemma-4-26b-a4b", Hardware.H100, engine=engine)
-    assert "dflash-draft-flash-attn" in plan.patches
-    assert '"attention_backend": "flash_attn"' in " ".join(plan.argv)
-
-
 def test_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
     made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
@@ -224,9 +200,3 @@ def test_experimental_patch_is_planned_only_by_name():
         )
     with pytest.raises(UsageError, match="did you mean 'cpu-expand-kernel'"):
         plan_of("demo-cpu", settings={"patches.cpu-expand-kernal": True})
-
-
-def test_the_other_recipes_need_no_patch():
-    for name in RECIPES:
-        if name not in {"demo-cpu", *SEED}:
-            assert not any(layer.patches for _, layer in iterate_layers(recipe_loader.find_recipe(name))), name

@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.methods import Method
 from dflash_tui.planning.patch_selection import is_in
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import EngineSpec, ReleaseDefect, iterate_layers
+from dflash_tui.planning.recipes.recipe import EngineSpec, ReleaseDefect
 from dflash_tui.planning.recipes.resolution import resolve_recipe
 
 NOTHING: Mapping[str, Any] = {}
@@ -65,16 +63,6 @@ def test_plan_warns_of_needed_but_disabled_patch():
     assert defects("qwen3.5-27b", "0.21.0") == ()
 
 
-def test_another_method_has_none_of_the_drafters():
-    without = {"patches.dflash-aux-layers": False}
-    assert defects("gemma-4-26b-a4b", "0.21.0", without, method=Method.NGRAM) == ()
-
-
-def test_a_variant_has_its_own():
-    assert len(defects("gemma-4-31b", "0.24.0", variant="z-lab")) == 1
-    assert defects("gemma-4-31b", "0.24.0") == ()
-
-
 def test_defect_covers_releases_from_start_to_fix():
     """The first release that has it is in, the first that does not is not; without an end all later ones have it."""
     releases = [Version(text) for text in ("0.20.2", "0.21.0", "0.23.0", "0.24.0")]
@@ -85,13 +73,3 @@ def test_defect_covers_releases_from_start_to_fix():
     assert having(since="0.21.0", fixed_in="0.24.0") == [False, True, True, False]
     assert having(fixed_in="0.21.0") == [True, False, False, False]
     assert having(since="0.23.0") == [False, False, True, True]
-
-
-def test_what_shipped_defects_name_exists():
-    names = [path.stem for path in paths.bundled_folder("recipes").glob("[!_]*.yaml")]
-    layers = [layer for name in names for _, layer in iterate_layers(recipe_loader.find_recipe(name))]
-    shipped = [defect for layer in layers for defect in layer.defects]
-    assert shipped
-    for defect in shipped:
-        assert defect.link
-        assert defect.patch in {None, *paths.list_patch_files()}

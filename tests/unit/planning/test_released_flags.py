@@ -1,18 +1,14 @@
 """The flags and parsers of shipped recipes, against the sources of the release that each plan installs."""
 
-import json
 import re
-from itertools import product
 
 import pytest
 import requests
 from packaging.version import Version
 
 from dflash_tui.common import paths
-from dflash_tui.planning import serve_flags
 from dflash_tui.planning.derivation import pair as parser_forms
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import vllm_flags, wheels
 
@@ -46,12 +42,6 @@ def read_parsers(version: str) -> dict[str, set[str]]:
     return {flag: set(re.findall(r'"(\w+)":\s*\(', text)) for flag, text in texts.items()}
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_flag_exists_in_planned_release(name):
-    for version, flags in list_flags(name).items():
-        assert {flag.partition(".")[0] for flag in flags} - serve_flags.list_flags(version) == set()
-
-
 @pytest.mark.index
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
@@ -70,33 +60,3 @@ def test_flags_and_parsers_exist_in_release_wheel(version):
     for flag, forms in parser_forms._load_forms().items():
         of_release = {form.parser for form in forms if Version(form.since) <= Version(version)}
         assert of_release == {form.parser for form in forms} & parsers[flag]
-
-
-@pytest.mark.index
-@pytest.mark.long
-@pytest.mark.parametrize("version", recipe_loader.load_releases())
-def test_speculative_config_keys_exist_in_release_wheel(version):
-    """Those of shipped recipes by each of their methods, and those that a derived pair has on some machine."""
-    try:
-        keys = vllm_flags.read_speculation_keys(version)
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
-    assert {"method", "model", "num_speculative_tokens", "moe_backend"} <= keys
-    for name in RECIPES:
-        recipe = recipe_loader.find_recipe(name)
-        for profile, method in product(resolution.list_profiles(recipe), (recipe.method, *recipe.methods)):
-            for hardware in recipe.hardware:
-                resolved = resolution.resolve_recipe(recipe, hardware, profile=profile, method=method)
-                plan = build_plan(resolved)
-                config = plan.find_flag("speculative-config")
-                if config and plan.vllm == version:
-                    assert json.loads(config).keys() - keys == set(), (name, method)
-
-
-def test_every_recipe_method_exists_in_its_release():
-    """A plan is refused where the release does not have the method; none of a shipped recipe is."""
-    for name in RECIPES:
-        recipe = recipe_loader.find_recipe(name)
-        for method in recipe.methods:
-            plan = build_plan(resolution.resolve_recipe(recipe, method=method))
-            assert plan.method is method

@@ -55,7 +55,7 @@ def test_three_lines_come_first(snapshot):
 
 
 @pytest.mark.parametrize(("others", "cause"), [(0.0, "boots of eager spread by"), (1.5, "other processes kept")])
-def test_noise_is_told_with_its_cause(others, cause):
+def test_noise_is_reported_with_cause(others, cause):
     """An interval wider than a factor of 2 has no figure, neither in words nor in a picture."""
     design = modes()
     made = [
@@ -69,20 +69,6 @@ def test_noise_is_told_with_its_cause(others, cause):
     assert "extend" in third
     assert "◆━" not in said
     assert "(0." not in said
-
-
-def test_the_rule_and_its_figures_are_stated():
-    """The test with t and its degrees of freedom, and the variation of each arm."""
-    report = a_report()
-    said = to_terminal(experiment_report.build_report(report, details=True))
-    (one,) = report.comparisons
-    assert one.test is not None
-    (line,) = (line for line in said.splitlines() if "Welch" in line)
-    assert all(
-        figure in line for figure in (f"{abs(one.test.t):.3g}", f"{one.test.critical:.3g}", f"{one.test.df:.3g}")
-    )
-    (line,) = (line for line in said.splitlines() if "CV between boots" in line)
-    assert all(f"{100 * (cv or 0.0):.1f} %" in line for cv in one.cvs)
 
 
 def test_arm_without_cache_has_no_cached_start():
@@ -100,7 +86,7 @@ def test_commands_have_no_secrets():
     assert "HF_TOKEN=[left out] OMP_NUM_THREADS=2 " in said
 
 
-def test_what_is_refused_still_shows_its_figures():
+def test_refused_verdict_still_shows_figures():
     """The reason stands in the verdict; both arms stand in the table."""
     report = a_report()
     other = [replace(boot, versions={"vllm": "0.31.0"}) if boot.arm else boot for boot in report.boots]
@@ -110,17 +96,16 @@ def test_what_is_refused_still_shows_its_figures():
 
 
 def test_a_sweep_names_its_plateau():
-    plans = {str(n): a_plan("eager", n) for n in (4, 8, 15)}
-    design = a_design(plans, order=(0, 1, 2, 2, 1, 0), vary="n")
-    said = experiment_report.render_markdown(
-        verdict.build_report(design, boots(design, (10.0, 10.0, 8.0), al=(2.6, 3.1, 3.2)))
-    )
-    assert said.index("recommended: n=8") < said.index("fastest measured") < said.index("n=8 is faster than n=4")
-    assert "recommended: n=8" in said
-    assert "| ◆ B n=8 |" in said
+    plans = {str(n): a_plan("eager", n) for n in (2, 4, 6, 8, 12, 15)}
+    design = a_design(plans, order=(0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0), vary="n", command="dflash-tui ab demo-cpu")
+    made = boots(design, (10.0,) * 5 + (8.0,), al=(2.1, 2.6, 2.9, 3.1, 3.1, 3.2))
+    said = experiment_report.render_markdown(verdict.build_report(design, made))
+    assert said.index("recommended: n=8") < said.index("fastest measured") < said.index("| ■ D n=8 |")
+    assert "★ n=8" in said
+    assert said.count("\n") <= 60
 
 
-def test_text_of_others_opens_nothing():
+def test_foreign_text_opens_nothing():
     report = a_report(recipe=f"`{HOSTILE}|", synthetic=f"{HOSTILE}\n# x")
     broken = replace(
         report.boots[3], engine=f"{HOSTILE} \x1b[31m| y |\n# z", versions={"a": "[c](https://evil.example)"}
@@ -150,7 +135,7 @@ RENDERERS = {
         "[a](https://evil.example) <https://evil.example> &#64;octocat &commat;octocat #12 Q&A",
     ],
 )
-def test_text_of_others_becomes_no_link(text, renderer):
+def test_foreign_text_becomes_no_link(text, renderer):
     """The same characters are shown, and nothing stands there that GitHub links or tells somebody about."""
     parser = RENDERERS[renderer]
     kinds = [token.type for token in parser.parseInline(text)[0].children or ()]
@@ -163,7 +148,7 @@ def test_text_of_others_becomes_no_link(text, renderer):
     assert "#1" not in shown
 
 
-def test_boots_without_a_verdict_are_told_too():
+def test_boots_without_verdict_are_reported():
     """An experiment that is halted has figures, and says that it is not complete."""
     said = experiment_report.render_markdown(ExperimentReport(a_design(), (a_boot(0, 0),), (), complete=False))
     assert "**Not complete**: 1 of 4 boots are over." in said

@@ -56,11 +56,6 @@ def test_prompts_that_disagree_are_the_answer():
     assert "too noisy" in str(verdict_text.list_answer(report, noisy)[0])
 
 
-def test_one_boot_each_is_marked(snapshot):
-    of = modes((0, 1))
-    assert said(of, boots(of, [10.0, 20.0])) == snapshot
-
-
 def test_refusal_states_reason_and_shows_evidence(snapshot):
     """The reason is in the headline, its evidence first among the details."""
     measured = [*boots(modes(), [10.0, 12.0, 12.1]), *boots(modes(), [10.0] * 4, driver="590")[3:]]

@@ -234,7 +234,7 @@ def test_what_prometheus_client_writes_is_read_back(label, value, position):
     "line",
     ["vllm:x", 'vllm:x{a="b} 1', "vllm:x{a=b} 1", "vllm:x 1_0", "vllm:x one"],
 )  # fmt: skip
-def test_what_is_no_sample_is_none(line):
+def test_invalid_sample_is_none(line):
     assert parse_sample(line) is None
 
 

@@ -30,16 +30,10 @@ DRAFT = {"draft_vocab_size": 32000}
 MASK = {"mask_token_id": 151669}
 SSM = {"hybrid_override_pattern": "M-" * 28}
 MODELS: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...], tuple[str, ...]]] = {
-    "SmolLM2-1.7B-Instruct": (llama(2048, 24, 49152), CHATML, IM, ()),
-    "SmolLM2-135M-Instruct": (llama(576, 30, 49152), CHATML, IM, ()),
-    "Llama-2-7b-chat-hf": (llama(4096, 32, 32000), "[INST] {{messages}}", ("<s>", "</s>"), ()),
-    "EAGLE-llama2-chat-7B": ({"model_type": "eagle", "model": llama(4096, 1, 32000)}, None, (), ()),
     "DeepSeek-R1-Distill-Llama-8B": (
         llama(4096, 32, 128256), "<｜User｜>{{content}}<｜Assistant｜><think>\n", ("<think>", "</think>"), ()
     ),
     "EAGLE3-DeepSeek-R1-Distill-LLaMA-8B": (llama(4096, 1, 128256, **DRAFT), None, (), ()),
-    "Qwen3-1.7B": (shape("Qwen3ForCausalLM", 2048, 28, 151936), THINK, IM + TAGS, ()),
-    "Qwen3-1.7B_eagle3": (shape("LlamaForCausalLMEagle3", 2048, 1, 151936, **DRAFT), None, (), ()),
     "GLM-4.7-FP8": (
         shape("Glm4MoeForCausalLM", 5120, 92, 151552, **GLM), "[gMASK]<sop>{{m}}<think>", TAGS,
         (EMBED, "model.layers.92.eh_proj.weight"),
@@ -48,20 +42,11 @@ MODELS: dict[str, tuple[dict[str, Any], str | None, tuple[str, ...], tuple[str, 
         shape("Glm4MoeForCausalLM", 4096, 46, 151552, **GLM), CHATML + "<think>", TAGS,
         (EMBED, "model.layers.45.mlp.gate.weight"),
     ),
-    "Step-3.7-Flash-NVFP4": (
-        {"architectures": ["Step3p7ForConditionalGeneration"],
-         "text_config": {"num_hidden_layers": 45, "num_nextn_predict_layers": 3}},
-        CHATML + "<think>", TAGS, (EMBED, "model.language_model.layers.44.moe.gate.weight"),
-    ),
     "NVIDIA-Nemotron-Nano-9B-v2": (
         shape("NemotronHForCausalLM", 4480, 56, 131072, **SSM), "{{m}}<TOOLCALL>[]</TOOLCALL><think>", (), ()
     ),
     "Qwen3-8B-x": (shape("Qwen3ForCausalLM", 4096, 36, 151936), THINK, (*IM, "<think>", "</think>"), ()),
     "eagle3-of-qwen3-8b": (shape("LlamaForCausalLMEagle3", 4096, 1, 151936, **DRAFT), None, (), ()),
-    "dflash-b16-of-qwen3-8b": (
-        shape("DFlashDraftModel", 4096, 5, 151936, block_size=16,
-              dflash_config=MASK | {"target_layer_ids": [1, 9, 17, 25, 33]}), None, (), (),
-    ),
     "automodel-eagle3-of-qwen3-8b": (shape("LlamaEagle3DraftModel", 4096, 1, 151936, **DRAFT), None, (), ()),
     "dspark-block7-of-qwen3-8b": (shape("Qwen3DSparkModel", 4096, 3, 151936, block_size=7, **MASK), None, (), ()),
 }  # fmt: skip
@@ -85,17 +70,13 @@ class Right(NamedTuple):
 @pytest.mark.parametrize(
     ("target", "drafter", "asked", "right"),
     [
-        ("SmolLM2-1.7B-Instruct", "SmolLM2-135M-Instruct", {}, Right("draft_model", 3)),
-        ("Llama-2-7b-chat-hf", "EAGLE-llama2-chat-7B", {}, Right("eagle", 3)),
         ("DeepSeek-R1-Distill-Llama-8B", "EAGLE3-DeepSeek-R1-Distill-LLaMA-8B", {},
          Right("eagle3", 3, ("", "deepseek_r1"))),
-        ("Qwen3-1.7B", "Qwen3-1.7B_eagle3", {}, Right("eagle3", 3, ("hermes", "qwen3"))),
         ("GLM-4.7-FP8", None, {}, Right("mtp", 1, ("glm47", "glm45"))),
         ("INTELLECT-3-FP8", None, {"method": Method.NONE}, Right("none", 0, ("qwen3_coder", "deepseek_r1"))),
         ("NVIDIA-Nemotron-Nano-9B-v2", None, {"method": Method.NGRAM}, Right("ngram", 5)),
         ("Qwen3-8B-x", "dspark-block7-of-qwen3-8b", {"tokens": 3}, Right("dspark", 7, warnings=1)),
         ("Qwen3-8B-x", "dspark-block7-of-qwen3-8b", {"tokens": 12}, Right("dspark", 7, warnings=1)),
-        ("Qwen3-8B-x", "dflash-b16-of-qwen3-8b", {}, Right("dflash", 15)),
     ],
 )  # fmt: skip
 def test_pairs_follow_their_files_and_cards(target, drafter, asked, right):
@@ -109,10 +90,8 @@ def test_pairs_follow_their_files_and_cards(target, drafter, asked, right):
     ("target", "drafter", "method", "words"),
     [
         ("INTELLECT-3-FP8", None, None, "ships no MTP head"),
-        ("Step-3.7-Flash-NVFP4", None, None, "ships no MTP head"),
         ("Qwen3-8B-x", "eagle3-of-qwen3-8b", Method.EAGLE, "for eagle3"),
         ("Qwen3-8B-x", "eagle3-of-qwen3-8b", Method.DRAFT_MODEL, "for eagle3"),
-        ("Qwen3-8B-x", "dflash-b16-of-qwen3-8b", Method.EAGLE3, "for dflash"),
         ("Qwen3-8B-x", "automodel-eagle3-of-qwen3-8b", None, "LlamaEagle3DraftModel"),
     ],
 )

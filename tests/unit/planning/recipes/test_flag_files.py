@@ -1,28 +1,17 @@
 """Files that flags name: found where the user stands or in the target's repository, and named when they are nowhere."""
 
-import ast
-import re
-from itertools import pairwise
-
 import pytest
-import requests
 import yaml
 
 from dflash_tui.experiments.variation import parse_variation
 from dflash_tui.launch.preflight.pair import check_files
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
-from dflash_tui.planning import serve_flags
-from dflash_tui.planning.derivation.imported_recipe import import_recipe, read_shell_command
+from dflash_tui.planning.derivation.imported_recipe import import_recipe
 from dflash_tui.planning.request import LaunchRequest
-from dflash_tui.planning.serve_flags import FILES, FOLDERS, WRITTEN, list_missing, make_absolute
+from dflash_tui.planning.serve_flags import list_missing, make_absolute
 from dflash_tui.tui.dialogs.options import change_option
-from tests.support import command_line, wheels
-from tests.support.source_trees import parse_source
-
-ALL = FILES | FOLDERS | WRITTEN
-# What sounds like one: a route, names of a plug-in and a class, and the model, which is no setting.
-NONE = {"root-path", "io-processor-plugin", "scheduler-cls", "model"}
+from tests.support import command_line
 
 
 @pytest.fixture
@@ -68,7 +57,7 @@ def test_file_setting_becomes_absolute_on_every_route(here):
     assert change_option(LaunchRequest(recipe="demo-cpu"), "chat-template", "t.jinja").settings == {
         "chat-template": path
     }
-    imported = import_recipe(read_shell_command(["vllm serve Qwen/Qwen3-8B --chat-template t.jinja"]))
+    imported = import_recipe(["vllm serve Qwen/Qwen3-8B --chat-template t.jinja"])
     assert yaml.safe_load(imported.text)["flags"] == {"chat-template": path}
 
 
@@ -96,41 +85,3 @@ def test_flag_file_in_target_repository_is_found(here):
     assert list(check_files(with_model.resolved)) == []
     [check] = check_files(command_line.planned(*words).resolved)
     assert "unsloth.jinja" in check.finding
-
-
-def test_every_path_flag_exists_in_some_release():
-    known = serve_flags.list_flags("0.20.2") | serve_flags.list_flags("0.33.0")
-    assert {name.partition(".")[0] for name in ALL} - set(known) == {"logging-config"} - set(known)
-
-
-@pytest.mark.index
-@pytest.mark.long
-@pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
-def test_path_flags_of_release_are_in_table(version):
-    """By the texts beside the fields of its configuration, of which its flags are made."""
-    try:
-        with wheels.opened("vllm", version) as wheel:
-            pattern = re.compile(r"vllm/(?:config/\w+|entrypoints/.*cli_args)\.py")
-            sources = [wheel.read(name) for name in wheel.namelist() if pattern.fullmatch(name)]
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
-    described = dict(pair for source in sources for pair in list_descriptions(parse_source(source)))
-    says = re.compile(r"(?i)\b(?:file|folder) path\b|\bpath to a\b|\bor path of\b|\bcertificates file\b|name=path")
-    flags, called = serve_flags.list_flags(version), re.compile(r".*(?:file|path|plugin|certs|-dir)")
-    named = {name for name in flags if says.search(described.get(name, "")) or called.fullmatch(name)}
-    assert {"chat-template", "ssl-keyfile", "tokenizer", "tool-parser-plugin"} <= named
-    assert named - ALL - NONE == set()
-
-
-def list_descriptions(tree: ast.Module) -> list[tuple[str, str]]:
-    """Return the fields of all classes by the names of their flags, each with the text below it."""
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return [
-        (field.target.id.replace("_", "-"), " ".join(str(text.value.value).split()))
-        for body in bodies
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    ]

@@ -146,8 +146,3 @@ def test_every_shipped_recipe_has_its_publication():
         known = recipe_loader.find_recipe(published.recipe)
         assert set(published.classes) <= set(known.hardware)
         assert set(published.profiles) == set(known.profiles)
-
-
-def test_words_are_read_as_vllm_reads_them():
-    words = ["--a", "--no-b", "--c", "0.70", "--d", '{"image": 0}', "--e", "x"]
-    assert options(words) == {"a": True, "b": False, "c": 0.7, "d": {"image": 0}, "e": "x"}

@@ -105,7 +105,7 @@ def refused(path: Path) -> tuple[str, int, str]:
     return key, int(line), reason
 
 
-def test_the_whole_recipe_is_right(tmp_path):
+def test_unchanged_recipe_has_no_mistake(tmp_path):
     """What the mistakes below are made in has none, and has every part."""
     recipe = recipe_loader.load_recipe(written(tmp_path, FULL))
     assert recipe.name == "mine"
@@ -122,12 +122,9 @@ def test_the_whole_recipe_is_right(tmp_path):
 ITSELF = "set by dflash-tui itself"
 MISTAKES = [
     # what is replaced, by what, the key that is named, what the reason holds
-    ("title: A pair", "title: 5 #", "title", "expected `str`"),
-    ("max-model-len: 8192", f"quantization: {'q' * 20_000}", "flags.quantization", "at most 16,384"),
     ("title: A pair", 'title: "A\\e[2Jpair" #', "title", "matching regex"),
     ("status: reported\nwhy", "status: perfect\nwhy", "status", "invalid enum value 'perfect'"),
     ("  compile: as", "  fast: as", "modes.fast", "invalid enum value 'fast'"),
-    ("mode: compile", "mode: compile\nport: 80000", "port", "<= 65535"),
     ("mode: compile", "mode: compile\nbuild: {script: nope.py, size_mb: 1}", "build.script", "no script called"),
     ("num_speculative_tokens: 15", "num_speculative_tokens: 65", "num_speculative_tokens", "<= 64"),
     ("  model: owner/target", "  model: --host", "target.model", "matching regex"),
@@ -136,10 +133,7 @@ MISTAKES = [
     ("  attention_backend: flash_attn", "  model: owner/x", "speculation.model", ITSELF),
     ("max-model-len: 8192", "max_model_len: 8192", "flags.max_model_len", "matching regex"),
     ("max-model-len: 8192", "port: 1", "flags.port", ITSELF),
-    ("max-model-len: 8192", "speculative-config.model: x", "flags.speculative-config.model", ITSELF),
-    ("max-model-len: 8192", "hf-token: hf_x", "flags.hf-token", "export HF_TOKEN"),
     ("max-model-len: 8192", "hf-overrides: {a: [{auth_token: x}]}", "flags.hf-overrides", "a.auth_token looks"),
-    ("  attention_backend: flash_attn", "  auth_token: x", "speculation.auth_token", "export AUTH_TOKEN"),
     ("  model: owner/target", "  model: https://me:x@host/model", "target.model", "looks like a secret"),
     (
         "        - vllm==0.20.2",
@@ -151,22 +145,17 @@ MISTAKES = [
     ("max-model-len: 8192", 'chat-template: "a\\n"', "flags.chat-template", "text in one line"),
     ("{image: 0}", "{image: {a: 1, a: 2}}", "flags.limit-mm-per-prompt.image.a", "given twice"),
     ("gpu-memory-utilization: 0.8", "gpu-memory-utilization: 80", "flags.gpu-memory-utilization", "up to 1"),
-    ("gpu-memory-utilization: 0.8", "tensor-parallel-size: two", "flags.tensor-parallel-size", "a number of GPUs"),
-    ('VLLM_MARLIN_USE_ATOMIC_ADD: "1"', "HF_TOKEN: hf_x", "env.HF_TOKEN", "export HF_TOKEN in your shell"),
     ("    title: newest", "    titel: newest", "profiles.stock.titel", "did you mean 'title'"),
     ("      vllm: 0.33.0", "      vllm: 0.19.1", "profiles.stock.engine.vllm", "has no DFlash"),
     ("      vllm: 0.33.0", "      vllm: 0.99.0", "profiles.stock.engine.vllm", "not in the table of releases"),
     ("        - vllm==0.20.2", "        - -r requirements.txt", "profiles.seed.engine.packages[0]", "matching regex"),
-    ("        - vllm==0.20.2", "        - vllm is nice", "profiles.seed.engine.packages[0]", "not a requirement"),
     ("      - qwen3-next-eagle3", "      - nope", "profiles.seed.patches[0]", "no patch called 'nope'"),
-    ("      max-num-seqs: 4", "      host: 0.0.0.0", "hardware.gb10.flags.host", ITSELF),
     (
         "      seed:\n        status",
         "      sed:\n        status",
         "hardware.gb10.standing.sed",
         "no profile called 'sed'",
     ),
-    ("https://example.org/thread", "https://e.org/a b", "hardware.gb10.standing.seed.link", "matching regex"),
     ("        profile: seed", "        profile: sed", "hardware.gb10.expected[0].profile", "no profile called 'sed'"),
     ("[27, 108]", "[108, 27]", "hardware.gb10.expected[0].tok_s", "smaller figure first"),
     ('      RAY_TIMEOUT: "1800"', "      API_KEY: x", "variants.other.env.API_KEY", "export API_KEY in your shell"),
@@ -189,42 +178,6 @@ def test_recipe_mistake_names_file_line_and_key(tmp_path):
 def test_a_recipe_without_any_engine_is_refused(tmp_path, snapshot):
     path = written(tmp_path, FULL[: FULL.index("profiles:")])
     assert refused(path) == ("title", 1, snapshot)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("a: &x 1\nb: *x", ":2: aliases"),
-        ("title: x\nmode: [0.5", ":3: not YAML"),
-        ("- a\n- b", ":1: expected keys and values"),
-        ("title: !!python/object:x {}", ":1: tags"),
-        ("? [a]\n: b", ":1: expected a word as a key"),
-        ("title: x\nmodes: " + "[" * 30, ":2: nested too deeply"),
-        ("", ":1: expected keys and values"),
-    ],
-)
-def test_what_is_no_recipe_is_refused(tmp_path, content, expected):
-    """YAML that is none, or that is more than a recipe needs, ends in a sentence with its line."""
-    path = written(tmp_path, content)
-    with pytest.raises(RecipeError) as caught:
-        recipe_loader.load_recipe(path)
-    assert str(caught.value).startswith(str(path))
-    assert expected in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: " + b"x" * 300_000, b"[" * 5000, b"a: \x00"])
-def test_binary_or_oversized_recipe_file_is_refused(tmp_path, content):
-    """Binary, huge and deep files cost neither memory nor a traceback."""
-    path = tmp_path / "bad.yaml"
-    path.write_bytes(content)
-    with pytest.raises(RecipeError, match=r"bad\.yaml"):
-        recipe_loader.load_recipe(path)
-
-
-def test_what_is_no_file_is_refused(tmp_path):
-    for path, expected in ((tmp_path, "Is a directory"), (tmp_path / "no.yaml", "No such file")):
-        with pytest.raises(RecipeError, match=expected):
-            recipe_loader.load_recipe(path)
 
 
 @pytest.mark.parametrize("name", ["my recipe", "x" * 65])

@@ -13,7 +13,6 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError, ServerFailed, UsageError
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import memory, serve_flags
@@ -31,7 +30,6 @@ fuzz = settings(
     database=None,
     max_examples=80 * int(os.environ.get("FUZZ_TIMES", "1")),
 )
-SHIPPED = [FULL, *(path.read_text() for path in paths.bundled_folder("recipes").glob("*.yaml"))]
 NASTY = [
     "",
     " ",
@@ -161,22 +159,6 @@ def test_fuzzed_settings_give_plan_or_one_error(changes):
     machine = GpuMemory(Hardware.GB10, typical.memory_total, typical.memory_total, typical.unified)
     memory.estimate_memory(made, machine, mode=plan.mode, tokens=plan.num_speculative_tokens)
     is_sound(plan)
-
-
-@pytest.mark.parametrize("value", [text for text in NASTY if text.isprintable() and text and text.isascii()])
-def test_a_value_is_one_word(value):
-    """Spaces, quotes and shell signs stay inside the word; a dash at its start does not make it a flag."""
-    recipe = recipe_loader.find_recipe("gemma-4-31b")
-    plan = build_plan(resolution.resolve_recipe(recipe, settings={"chat-template": value, "env.X": value}))
-    [given] = [
-        word for word in plan.argv if value in word and word not in build_plan(resolution.resolve_recipe(recipe)).argv
-    ]
-    if value.startswith("-"):
-        assert given == f"--chat-template={value}"
-    else:
-        assert given == value
-        assert plan.argv[plan.argv.index(value) - 1] == "--chat-template"
-    assert plan.env["X"] == value.replace("{cache}", plan.env["X"])
 
 
 def test_a_server_is_started_without_a_shell(monkeypatch, folders):
