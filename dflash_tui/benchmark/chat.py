@@ -246,7 +246,7 @@ async def _check_reasoning(server: Server) -> FunctionalCheck:
 
 
 def _why_not(server: Server, flag: str, what: str) -> str:
-    """Return why a check that needs a parser is skipped; empty if it is made."""
+    """Return why a check that needs a parser is skipped; empty if it runs."""
     if server.run is None:
         return ""
     plan = server.run.plan

@@ -93,7 +93,7 @@ async def send_suite(
     counted = list(islice(requests, rounds * suite.requests))
     first_turns = {prompt.follows for prompt in suite.prompts}
     turns: dict[tuple[str, int], list[dict[str, str]]] = {}
-    async with _client(server) as client:
+    async with _open_client(server) as client:
 
         async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
             body = _build_measured_body(server, prompt, number, sampling, salt)
@@ -120,7 +120,7 @@ async def send_prompt(server: Server, prompt: Prompt, sampling: Sampling, *, num
     body = _build_measured_body(server, prompt, number, sampling)
     stream = CompletionStream(prompt.kind, number)
     stream.tools = prompt.tools
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         return await _send_measured(client, server, body, stream)
 
 
@@ -128,13 +128,13 @@ async def send_trial(server: Server, text: str) -> tuple[RequestDone, Completion
     """Send a short prompt in the form of a measured request, to see which fields a server accepts."""
     body = _build_measured_body(server, Prompt(WARM_UP, text, 8), 0, Sampling(temperature=None, fixed=False))
     stream = CompletionStream(WARM_UP)
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         return await _send(client, server, body, stream), stream
 
 
 async def find_token_count(server: Server, text: str) -> TokenCount:
     """Return how to count the tokens of a server that streams no usage."""
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         try:
             await count_text_tokens(client, server.model, text)
         except bounded_http.list_failures(bounded_http.BadResponse):
@@ -145,7 +145,7 @@ async def find_token_count(server: Server, text: str) -> TokenCount:
 async def send_first_request(server: Server) -> RequestDone:
     """Send a short request with the server's default sampling, to see whether it can generate."""
     body = _build_body(server, _WARM_UP.text, _WARM_UP.max_tokens)
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         return await _send(client, server, body, CompletionStream(WARM_UP))
 
 
@@ -153,7 +153,7 @@ async def send_greedy_warm_up(server: Server) -> tuple[RequestDone, Answer]:
     """Send the first request at temperature 0, which uses another verification kernel; return the answer, too."""
     body = _build_body(server, _WARM_UP.text, _WARM_UP.max_tokens) | {"temperature": 0.0, "return_token_ids": True}
     stream = CompletionStream(GREEDY_WARM_UP)
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         return await _send(client, server, body, stream), stream.build_answer()
 
 
@@ -161,25 +161,25 @@ async def send_long_warm_up(server: Server, words: int) -> RequestDone:
     """Send a greedy request with a unique prompt of about `words` tokens, which the prefix cache lacks."""
     text = f"{words} words:{' tree' * words}"
     body = _build_body(server, text, _WARM_UP.max_tokens) | {"temperature": 0.0}
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         return await _send(client, server, body, CompletionStream(LONG_WARM_UP))
 
 
 async def send_conversation(server: Server, body: Mapping[str, Any], stream: CompletionStream) -> RequestDone:
     """Send the body of a conversation; `stream` receives the answer as it arrives."""
     whole = {"model": server.model, **body, **_list_stream_fields(server)}
-    async with _client(server) as client:
+    async with _open_client(server) as client:
         return await _send_measured(client, server, whole, stream)
 
 
 async def send_probe(server: Server, patience: float) -> RequestDone:
     """Request one token within `patience` seconds, to see whether an idle server can still generate."""
-    async with _client(server, patience) as client:
+    async with _open_client(server, patience) as client:
         body = _build_body(server, _PROBE.text, _PROBE.max_tokens)
         return await _send(client, server, body, CompletionStream(PROBE), patience)
 
 
-def _client(server: Server, timeout: float = _TIMEOUT) -> httpx.AsyncClient:
+def _open_client(server: Server, timeout: float = _TIMEOUT) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {server.key}"} if server.key else None
     reading = _READING if timeout == _TIMEOUT else None
     return bounded_http.open_client(server.url, timeout=timeout, reading=reading, headers=headers)
@@ -273,7 +273,7 @@ async def _send_measured(
 
 async def read_counters(server: Server) -> Counters | None:
     """Return the server's current counters, or None if it has none or does not answer."""
-    async with _client(server, _METRICS_TIMEOUT) as client:
+    async with _open_client(server, _METRICS_TIMEOUT) as client:
         return await _read_counters(client) if server.facts.has_counters else None
 
 

@@ -287,7 +287,7 @@ def name_program() -> str:
 
 
 def name_commands(text: str) -> str:
-    """Return a text with this program's commands as the user types them, with `--host` from another machine."""
+    """Return a text with dflash-tui's commands as the user types them, with `--host` if run from another machine."""
     program = name_program()
     if program == _PROGRAM:
         return text

@@ -165,7 +165,7 @@ def list_patch_files() -> dict[str, Path]:
 
 
 def find_patch_file(name: str) -> Path | None:
-    """Return the file of the patch `name`, as in `list_patch_files`, without reading the other names."""
+    """Return the file of the patch `name`, as `list_patch_files` would."""
     if name[:1] in {"", "_", "."} or "/" in name:
         return None
     files = (folder / f"{name}.yaml" for folder in (user_patches_folder(), bundled_folder("patches")))

@@ -43,7 +43,7 @@ _WAITS = (
          "shows more."),
     Wait("waits_for_ray", r"Waiting for creating a placement group|No available node types can fulfill",
          "the log ends while Ray looks for the GPUs that the command asks for",
-         "See ray status: join the other machines, and set VLLM_HOST_IP to the address that Ray knows each by."),
+         "See ray status: join the other machines, and set VLLM_HOST_IP of each to its address in Ray."),
     Wait("waits_for_worker", r"No available shared memory broadcast block found in",
          "a worker does not answer: it hangs, or it compiles for a long time",
          "Look at the worker with py-spy dump, and at its log; eager mode shows whether it compiles."),

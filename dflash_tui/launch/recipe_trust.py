@@ -164,7 +164,7 @@ def is_trusted(content: Recipe | Patch) -> bool:
 
 
 def _is_shipped(content: Recipe | Patch) -> bool:
-    """Whether it has the content of the shipped one of its name."""
+    """Whether its content equals the shipped one of the same name."""
     is_recipe = isinstance(content, Recipe)
     file = paths.bundled_folder("recipes" if is_recipe else "patches") / f"{content.name}.yaml"
     if not file.is_file():

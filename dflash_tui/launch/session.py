@@ -133,7 +133,7 @@ _INTERVAL = 0.25  # seconds
 
 
 class TrustQuestion(NamedTuple):
-    """Whether to trust a recipe that is not shipped, and launch these plans of it."""
+    """Ask whether to trust a recipe that is not shipped before these plans of it are launched."""
 
     recipe: Recipe
     plans: Sequence[Plan]

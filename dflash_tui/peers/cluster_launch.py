@@ -39,7 +39,7 @@ from dflash_tui.peers.connection import (
     greet_host,
     require_same_release,
 )
-from dflash_tui.peers.copies import ROLES, CopySource, copy_missing, find_sources, name_folders
+from dflash_tui.peers.copies import ROLES, ModelCopy, copy_missing, find_copies, name_folders
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL, Cluster, ClusterHost, RankCommand
 from dflash_tui.planning.memory import MemoryEstimate
@@ -104,7 +104,7 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
     if not peers:
         return Survey(planned, ())
     near = await asyncio.to_thread(describe_side, planned)
-    sources = await find_sources(planned.plan)
+    copied_models = await find_copies(planned.plan)
     orders = zip(peers, list_orders(planned), strict=True)
     answers = await asyncio.gather(
         *(ask(peer.host, "check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
@@ -116,7 +116,7 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
     for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
         found = peer.greeting
         checks += [pass_check(peer.host, f"dflash-tui {found.version} on {found.host}, {found.machine}")]
-        host_checks = await _check_models(planned, sources, peer, rank, answer)
+        host_checks = await _check_models(planned, copied_models, peer, rank, answer)
         checks += host_checks
         checks += compare_hosts(near, answer.side, peer.host)
         roles = {f"{peer.host}: {role}": role for role in ROLES}
@@ -132,13 +132,13 @@ async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
 
 
 async def _check_models(
-    planned: PlannedLaunch, sources: Sequence[CopySource], peer: Peer, rank: int, answer: RankChecked
+    planned: PlannedLaunch, models: Sequence[ModelCopy], peer: Peer, rank: int, answer: RankChecked
 ) -> list[Check]:
     """Return a peer's checks; for models that are copied from here, the copy's check replaces the peer's."""
     checks = [replace(check, name=f"{peer.host}: {check.name}") for check in answer.checks]
     if planned.plan.cluster is None:
         return checks
-    missing = await copies.find_missing(sources, peer.host)
+    missing = await copies.find_missing(models, peer.host)
     copied = copies.check_missing(missing, peer.host, planned.plan.cluster, rank)
     return [*(check for check in checks if check.name not in {copy.name for copy in copied}), *copied]
 
@@ -301,19 +301,19 @@ class ServerHosts:
     async def launch(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> Run:
         """Launch all ranks and their keeper; return the run of rank 0.
 
-        On any failure the ranks launched on other hosts are stopped.
+        On any failure all launched ranks are stopped.
         """
-        far: list[FarRank] = []
+        far, run = list[FarRank](), None
         try:
             if self.peers:
                 await _prepare_all(planned, self.peers, report)
                 await _launch_peers(planned, self.peers, report, far)
             run = await preparation.prepare_and_launch(planned._replace(far_ranks=tuple(far)), report)
+            if far:
+                await asyncio.to_thread(keeper.start_keeper, run)
         except BaseException:
-            await asyncio.shield(_stop_launched(far))
+            await asyncio.shield(_stop_launched(run, far))
             raise
-        if far:
-            await _start_keeper(run)
         return run
 
 
@@ -348,29 +348,14 @@ async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     return [f"{host}: {getattr(error, 'what', error)}" for host, error in zip(names, errors, strict=True) if error]
 
 
-async def _start_keeper(run: Run) -> None:
-    """Start the keeper; if that fails, stop the server on all hosts, since nothing would supervise its ranks."""
-
-    async def stop_all() -> None:
-        await lifecycle.stop_server(run)
-        await keeper.stop_far_ranks(run)
-
-    try:
-        await asyncio.to_thread(keeper.start_keeper, run)
-    except BaseException:
-        await asyncio.shield(stop_all())
-        raise
-
-
 async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Callable[[Preparing], None]) -> None:
     """Install the engine, get the models and inspect them on all hosts at once, then compare the hosts.
 
     Models that are complete here are copied to hosts that lack them; each host downloads the rest itself.
     """
-    sources = await find_sources(planned.plan)
+    models = await find_copies(planned.plan)
     asks = [
-        _prepare_peer(peer.host, order, sources, report)
-        for peer, order in zip(peers, list_orders(planned), strict=True)
+        _prepare_peer(peer.host, order, models, report) for peer, order in zip(peers, list_orders(planned), strict=True)
     ]
     near = preparation.prepare_without_launch(planned, report)
     tasks = [asyncio.ensure_future(asking) for asking in asks]
@@ -395,12 +380,12 @@ async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Ca
 
 
 async def _prepare_peer(
-    host: str, order: RankOrder, sources: Sequence[CopySource], report: Callable[[Preparing], None]
+    host: str, order: RankOrder, models: Sequence[ModelCopy], report: Callable[[Preparing], None]
 ) -> HostSide:
     def name_host(event: Preparing) -> None:
         report(replace(event, host=host))
 
-    await copy_missing(sources, host, order.cluster, order.rank, name_host)
+    await copy_missing(models, host, order.cluster, order.rank, name_host)
     return await ask(host, "prepare", HostSide, _PREPARE_SECONDS, report=name_host, order=order)
 
 
@@ -421,5 +406,7 @@ async def _launch_peers(
         report(Preparing(time.time(), Step.CHECK, text, 1.0, done=True, host=peer.host))
 
 
-async def _stop_launched(far: Sequence[FarRank]) -> None:
-    await asyncio.gather(*(ask(rank.host, "stop", type(None), run=rank.run) for rank in far), return_exceptions=True)
+async def _stop_launched(run: Run | None, far: Sequence[FarRank]) -> None:
+    near = [lifecycle.stop_server(run)] if run else []
+    stops = (ask(rank.host, "stop", type(None), run=rank.run) for rank in far)
+    await asyncio.gather(*near, *stops, return_exceptions=True)

@@ -61,11 +61,17 @@ class CopyFile(msgspec.Struct, frozen=True):
     """The path of its content: in the hub's cache `name` is a link to it."""
 
 
-class CopyManifest(msgspec.Struct, frozen=True):
-    """The files of one model, and their place on the other host."""
+class ModelCopy(msgspec.Struct, frozen=True):
+    """A model that is complete on this host, and its place on another."""
 
+    title: str
+    """Its name for users."""
+    roles: tuple[str, ...]
+    """Its roles for the server: target, drafter or both."""
+    source: str
+    """The folder of its files on this host."""
     folder: str
-    """The name of the model's folder, in the hub's cache or among our own models."""
+    """The name of its folder there, in the hub's cache or among our own models."""
     version: str
     """The commit, or for our own models a digest of names, sizes and times; copies of others are not resumed."""
     files: tuple[CopyFile, ...]
@@ -73,6 +79,11 @@ class CopyManifest(msgspec.Struct, frozen=True):
     """The branch, tag or commit in the hub's cache; None for a folder among our own models."""
     path: str = ""
     """The path that the user named; a folder at that path on the other host is used instead of a copy."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.files)
 
 
 class RoomFound(msgspec.Struct, frozen=True):
@@ -89,28 +100,10 @@ class RoomFound(msgspec.Struct, frozen=True):
     has_rsync: bool
 
 
-class CopySource(NamedTuple):
-    """A model that is complete on this host."""
-
-    title: str
-    """Its name for users."""
-    roles: tuple[str, ...]
-    """Its roles for the server: target, drafter or both."""
-    folder: Path
-    """The folder of its files."""
-    manifest: CopyManifest
-    """Its description for the other host."""
-
-    @property
-    def size(self) -> int:
-        """The bytes of all files."""
-        return sum(file.size for file in self.manifest.files)
-
-
 class MissingModel(NamedTuple):
     """A model that another host lacks, and the room for it there."""
 
-    source: CopySource
+    copy: ModelCopy
     room: RoomFound
 
     @property
@@ -124,47 +117,45 @@ class MissingModel(NamedTuple):
         return self.room.has_rsync and shutil.which("rsync") is not None
 
 
-async def find_sources(plan: Plan) -> list[CopySource]:
+async def find_copies(plan: Plan) -> list[ModelCopy]:
     """Return the plan's models that are complete here, by the hub or else by their own index."""
     if plan.build_script:
         folder = Path(plan.models_folder)
         files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        built = _describe_folder(f"the models of {plan.recipe}", ROLES, folder, folder.name, files)
-        return [built] if built else []
-    sources: list[CopySource] = []
+        return [_describe_folder(f"the models of {plan.recipe}", ROLES, folder, folder.name, files)] if files else []
+    copies: list[ModelCopy] = []
     for role, model in zip(ROLES, plan.models, strict=False):
-        source = _describe_local(role, model) or await _describe_cached(role, model)
-        if source and all(source.manifest != other.manifest for other in sources):
-            sources.append(source)
-    return sources
+        copy = _describe_local(role, model) or await _describe_cached(role, model)
+        if copy and all(copy.files != other.files for other in copies):
+            copies.append(copy)
+    return copies
 
 
 def name_folders(plan: Plan) -> dict[str, str]:
     """Return the names of the copies of the plan's local folders on other hosts: folder -> name."""
-    sources = {model.name: _describe_local("", model) for model in plan.models}
-    return {name: source.manifest.folder for name, source in sources.items() if source}
+    copies = (_describe_local("", model) for model in plan.models)
+    return {copy.title: copy.folder for copy in copies if copy}
 
 
-def _describe_local(role: str, model: PlannedModel) -> CopySource | None:
-    """Return the source of a model named by its folder; a changed folder gets another name."""
+def _describe_local(role: str, model: PlannedModel) -> ModelCopy | None:
+    """Return the copy of a model named by its folder; a changed folder gets another name."""
     folder = model_hub.find_local_folder(model.name)
-    if folder is None:
+    files = model_hub.list_loaded_files(folder) if folder else {}
+    if not folder or not files:
         return None
-    files = model_hub.list_loaded_files(folder)
     word = re.sub(r"[^A-Za-z0-9_.+-]", "-", folder.name).lstrip(".+-")[:_LONGEST_NAME] or "model"
     return _describe_folder(model.name, (role,), folder, f"{word}-{_digest_versions(files)}", files, path=model.name)
 
 
 def _describe_folder(
     title: str, roles: tuple[str, ...], folder: Path, name: str, files: Mapping[str, Path], *, path: str = ""
-) -> CopySource | None:
+) -> ModelCopy:
     entries = tuple(CopyFile(file, at.stat().st_size, file) for file, at in files.items())
-    manifest = CopyManifest(name, _digest_versions(files), entries, path=path)
-    return CopySource(title, roles, folder, manifest) if entries else None
+    return ModelCopy(title, roles, str(folder), name, _digest_versions(files), entries, path=path)
 
 
-async def _describe_cached(role: str, model: PlannedModel) -> CopySource | None:
-    """Return the source of a model in the hub's cache; None if it is incomplete, or links to files elsewhere."""
+async def _describe_cached(role: str, model: PlannedModel) -> ModelCopy | None:
+    """Return the copy of a model in the hub's cache; None if it is incomplete, or links to files elsewhere."""
     availability = await model_hub.look_up_model(model.name, model.revision)
     if not availability.complete or not availability.folder:
         return None
@@ -178,8 +169,7 @@ async def _describe_cached(role: str, model: PlannedModel) -> CopySource | None:
         name = f"snapshots/{path.relative_to(snapshot.parent)}"
         entries.append(CopyFile(name, data.stat().st_size, str(data.relative_to(folder))))
     name = model_hub.repository_folder(model.name).name
-    manifest = CopyManifest(name, snapshot.name, tuple(entries), revision=model.revision)
-    return CopySource(model.name, (role,), folder, manifest)
+    return ModelCopy(model.name, (role,), str(folder), name, snapshot.name, tuple(entries), revision=model.revision)
 
 
 def _digest_versions(files: Mapping[str, Path]) -> str:
@@ -189,13 +179,12 @@ def _digest_versions(files: Mapping[str, Path]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-async def find_missing(sources: Sequence[CopySource], host: str, *, begins: bool = False) -> list[MissingModel]:
+async def find_missing(copies: Sequence[ModelCopy], host: str, *, begins: bool = False) -> list[MissingModel]:
     """Return the models that another host lacks, in whole or in part; `begins` makes their folders there."""
-    if host == LOCAL or not sources:
+    if host == LOCAL or not copies:
         return []
-    manifests = [source.manifest for source in sources]
-    rooms = await ask(host, "find_room", list[RoomFound], _ROOM_SECONDS, manifests=manifests, begins=begins)
-    return [MissingModel(source, room) for source, room in zip(sources, rooms, strict=True) if not room.is_done]
+    rooms = await ask(host, "find_room", list[RoomFound], _ROOM_SECONDS, copies=copies, begins=begins)
+    return [MissingModel(copy, room) for copy, room in zip(copies, rooms, strict=True) if not room.is_done]
 
 
 def check_missing(missing: Iterable[MissingModel], host: str, cluster: Cluster, rank: int) -> list[Check]:
@@ -203,29 +192,29 @@ def check_missing(missing: Iterable[MissingModel], host: str, cluster: Cluster, 
     way, checks, needed = _describe_way(cluster, rank), [], 0
     for model in missing:
         needed += model.size
-        for number, role in enumerate(model.source.roles):
+        for number, role in enumerate(model.copy.roles):
             name, amount = f"{host}: {role}", format_gigabytes(model.size)
             if number:
-                checks.append(pass_check(name, f"{model.source.title}, copied with the {model.source.roles[0]}"))
+                checks.append(pass_check(name, f"{model.copy.title}, copied with the {model.copy.roles[0]}"))
             elif not model.can_copy:
                 checks.append(fail_check(name, *_NO_RSYNC))
             elif model.room.free < needed + RESERVE:
-                finding = f"{model.source.title}, {amount} to copy, {format_gigabytes(model.room.free)} free there"
+                finding = f"{model.copy.title}, {amount} to copy, {format_gigabytes(model.room.free)} free there"
                 checks.append(fail_check(name, finding, f"on {host}: {_FREE}"))
             else:
-                checks.append(pass_check(name, f"{model.source.title}, {amount} to copy from this machine {way}"))
+                checks.append(pass_check(name, f"{model.copy.title}, {amount} to copy from this machine {way}"))
     return checks
 
 
 async def copy_missing(
-    sources: Sequence[CopySource], host: str, cluster: Cluster, rank: int, report: Callable[[Preparing], None]
+    copies: Sequence[ModelCopy], host: str, cluster: Cluster, rank: int, report: Callable[[Preparing], None]
 ) -> None:
     """Copy missing models over the link, or over ssh's usual address if the link does not accept ssh.
 
     Raises:
         DflashError: a copy failed; its partial files are kept, and the next copy resumes them.
     """
-    missing = await find_missing(sources, host, begins=True)
+    missing = await find_missing(copies, host, begins=True)
     if wrong := [check for check in check_missing(missing, host, cluster, rank) if check.level is CheckLevel.FAIL]:
         raise DflashError(f"{wrong[0].name}: {wrong[0].finding}", hint=wrong[0].fix)
     for model in missing:
@@ -245,21 +234,19 @@ async def send_copy(
     Raises:
         DflashError: the disk is full, no connection, or a file changed meanwhile.
     """
-    source, room = model
-    files = source.manifest.files
-    names = {*room.missing} | {file.name for file in files if file.name != file.data}
-    follows_links = source.manifest.revision is None
+    copy, room = model
+    names = {*room.missing} | {file.name for file in copy.files if file.name != file.data}
+    follows_links = copy.revision is None
     links = "--copy-links" if follows_links else "--links"
-    command = [*_RSYNC, links, *transport.build_rsync_words(host, link, f"{source.folder}/", room.folder)]
+    command = [*_RSYNC, links, *transport.build_rsync_words(host, link, f"{copy.source}/", room.folder)]
     # What rsync counts includes the part of a file that is there already.
-    others = source.size - sum({file.data: file.size for file in files if file.data in room.missing}.values())
-    progress = ByteProgress(source.title, source.size, source.size - model.size, report, way)
-    await _run_rsync(command, names, lambda sent: progress.report(others + sent), host, source.title)
-    if follows_links and source.manifest.version != _digest_versions(
-        {file.name: source.folder / file.name for file in files}
-    ):
-        raise DflashError(f"{source.title} changed while it was copied", hint="run the same command again")
-    await ask(host, "finish_copy", type(None), _ROOM_SECONDS, manifest=source.manifest)
+    others = copy.size - sum({file.data: file.size for file in copy.files if file.data in room.missing}.values())
+    progress = ByteProgress(copy.title, copy.size, copy.size - model.size, report, way)
+    await _run_rsync(command, names, lambda sent: progress.report(others + sent), host, copy.title)
+    source = Path(copy.source)
+    if follows_links and copy.version != _digest_versions({file.name: source / file.name for file in copy.files}):
+        raise DflashError(f"{copy.title} changed while it was copied", hint="run the same command again")
+    await ask(host, "finish_copy", type(None), _ROOM_SECONDS, copy=copy)
     progress.finish("copied")
 
 
@@ -312,64 +299,64 @@ def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def describe_rooms(manifests: list[CopyManifest], begins: bool) -> list[RoomFound]:
+def describe_rooms(copies: list[ModelCopy], begins: bool) -> list[RoomFound]:
     """Return how much of each model this host has, and its free space; `begins` makes the folders of the copies."""
-    return [_describe_room(manifest, begins=begins) for manifest in manifests]
+    return [_describe_room(copy, begins=begins) for copy in copies]
 
 
-def _describe_room(manifest: CopyManifest, *, begins: bool) -> RoomFound:
-    folder, work = _find_folders(manifest)
-    if begins and manifest.revision is None:
+def _describe_room(copy: ModelCopy, *, begins: bool) -> RoomFound:
+    folder, work = _find_folders(copy)
+    if begins and copy.revision is None:
         private_files.ensure_private_folder(work)
     elif begins:
         work.mkdir(parents=True, exist_ok=True)
-    has_all = _is_done(manifest, folder)
+    has_all = _is_done(copy, folder)
     missing = {
         file.data: file.size - min(measure_file(work / file.data) or 0, file.size)
-        for file in manifest.files
+        for file in copy.files
         if not has_all and file.size not in {measure_file(folder / file.name), measure_file(folder / file.data)}
     }
     free = shutil.disk_usage(paths.find_existing(work)).free
     return RoomFound(missing, free, has_all, str(work), shutil.which("rsync") is not None)
 
 
-def finish_copy(manifest: CopyManifest) -> None:
+def finish_copy(copy: ModelCopy) -> None:
     """Move copied files into place; raise DflashError if some are incomplete."""
-    folder, work = _find_folders(manifest)
-    is_cached = manifest.revision is not None
+    folder, work = _find_folders(copy)
+    is_cached = copy.revision is not None
     for path in sorted(work.rglob("*")) if is_cached else ():
         if path.is_symlink() or path.is_file():
             target = folder / path.relative_to(work)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
-    if not _is_whole(manifest, folder if is_cached else work):
-        raise DflashError(f"{manifest.folder} did not arrive whole", hint="run the same command again")
-    if manifest.revision is None and not folder.exists():
+    if not _is_whole(copy, folder if is_cached else work):
+        raise DflashError(f"{copy.folder} did not arrive whole", hint="run the same command again")
+    if copy.revision is None and not folder.exists():
         work.rename(folder)
-    elif manifest.revision and manifest.revision != manifest.version:
-        ref = folder / "refs" / manifest.revision  # a branch, by which a start without the hub finds the commit
+    elif copy.revision and copy.revision != copy.version:
+        ref = folder / "refs" / copy.revision  # a branch, by which a start without the hub finds the commit
         ref.parent.mkdir(parents=True, exist_ok=True)
-        ref.write_text(manifest.version)
+        ref.write_text(copy.version)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _is_whole(manifest: CopyManifest, folder: Path) -> bool:
-    return all(measure_file(folder / file.name) == file.size for file in manifest.files)
+def _is_whole(copy: ModelCopy, folder: Path) -> bool:
+    return all(measure_file(folder / file.name) == file.size for file in copy.files)
 
 
-def _find_folders(manifest: CopyManifest) -> tuple[Path, Path]:
+def _find_folders(copy: ModelCopy) -> tuple[Path, Path]:
     """Return the folder of a model, and the folder on the same disk that its files are copied into."""
-    if manifest.revision is None:
+    if copy.revision is None:
         models = paths.models_folder()
-        return models / manifest.folder, models / f".{manifest.folder}.{manifest.version}.copy"
-    folder = model_hub.hub_cache_folder() / manifest.folder
+        return models / copy.folder, models / f".{copy.folder}.{copy.version}.copy"
+    folder = model_hub.hub_cache_folder() / copy.folder
     return folder, folder / ".dflash-tui.copy"
 
 
-def _is_done(manifest: CopyManifest, folder: Path) -> bool:
-    if manifest.revision is None:
-        return folder.is_dir() or bool(manifest.path and model_hub.find_local_folder(manifest.path))
-    if not _is_whole(manifest, folder):
+def _is_done(copy: ModelCopy, folder: Path) -> bool:
+    if copy.revision is None:
+        return folder.is_dir() or bool(copy.path and model_hub.find_local_folder(copy.path))
+    if not _is_whole(copy, folder):
         return False
-    ref = folder / "refs" / manifest.revision
-    return manifest.revision == manifest.version or (ref.is_file() and ref.read_text().strip() == manifest.version)
+    ref = folder / "refs" / copy.revision
+    return copy.revision == copy.version or (ref.is_file() and ref.read_text().strip() == copy.version)

@@ -68,7 +68,7 @@ def build_unnamed_cluster(hosts: int) -> Cluster:
 
 
 def find_place_on_machine(peers: Sequence[str], rank: int) -> tuple[int, int]:
-    """Return how many lower ranks share the machine of `rank`, and how many ranks of the server it has in all."""
+    """Return how many lower ranks, and how many ranks in all, run on the machine of `rank`."""
     hosts = ["", *("" if peer == LOCAL else peer for peer in peers)]
     own = hosts[rank] if rank < len(hosts) else ""
     return hosts[:rank].count(own), hosts.count(own)

@@ -543,7 +543,7 @@ def build_latency_table(report: ExperimentReport) -> Table | None:
             head = (name_arm(report.design, arm), str(streams))
             rows += [(*head, *row) for row in list_latency_rows(groups, _LEAST_REQUESTS)]
     header = ("arm", "streams", "prompt", "latency", "requests", "p50", "p90", "p95", "p99")
-    return Table(header, tuple(rows), (1, *range(4, 9))) if rows else None
+    return Table(header, tuple(rows), (1, *range(4, 9)), keys=4) if rows else None
 
 
 def describe_energy(report: ExperimentReport) -> list[str]:

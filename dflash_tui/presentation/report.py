@@ -58,11 +58,12 @@ Cell = str | Span | Meter
 
 
 class Table(NamedTuple):
-    """Cells under a header, which may be empty; the columns in `right` are right-aligned."""
+    """Cells under a header, which may be empty; columns in `right` are right-aligned, the first `keys` name a row."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     right: tuple[int, ...] = ()
+    keys: int = 1
 
 
 class Interval(NamedTuple):
@@ -143,7 +144,7 @@ def _lay_out_note(note: Note, width: int) -> list[Line]:
 
 
 def _lay_out_table(table: Table, width: int) -> list[Line]:
-    """Return the header and the rows; columns that do not fit follow below, beside the first one.
+    """Return the header and the rows; columns that do not fit follow below, beside the keys.
 
     Bars take the room that is left by the other columns. A last column of text is cut to the room beside them.
     """
@@ -157,8 +158,9 @@ def _lay_out_table(table: Table, width: int) -> list[Line]:
     widths = [max(len(_text(cell)) for cell in column) + _GAP for column in zip(*rows, strict=True)]
     last = len(widths) - 1
     free = (width or _WIDTH) - sum(widths[:-1]) - min(widths[-1] - _GAP, _LAST)
-    blocks, used = [[0]], widths[0]
-    for column in range(1, len(widths)):
+    keys = [*range(table.keys)]
+    blocks, used = [list(keys)], sum(widths[: len(keys)])
+    for column in range(len(keys), len(widths)):
         if any(isinstance(row[column], Meter) for row in rows):
             if free < _LEAST_BAR:
                 continue
@@ -166,9 +168,9 @@ def _lay_out_table(table: Table, width: int) -> list[Line]:
         room = width - used
         if width and column == last and column not in table.right and room >= _LEAST_BAR:
             widths[column] = min(widths[column], room + _GAP)
-        if width and widths[column] - _GAP > room and len(blocks[-1]) > 1:
-            blocks.append([0])
-            used = widths[0]
+        if width and widths[column] - _GAP > room and len(blocks[-1]) > len(keys):
+            blocks.append(list(keys))
+            used = sum(widths[: len(keys)])
         blocks[-1].append(column)
         used += widths[column]
     return [

@@ -566,7 +566,7 @@ def _check_queue(state: RunState, now: float) -> Alarm | None:
     if str(queue.running) != limit and queue.seconds < 2 * _QUEUE_SECONDS:
         return None
     what = f"requests queue behind --max-num-seqs {limit}" if limit == str(queue.running) else "requests queue"
-    hint = "raise --max-num-seqs, or send fewer at once: what waits gets its first token only after another has ended"
+    hint = "raise --max-num-seqs, or send fewer at once: queued requests get a first token only after another ends"
     return Alarm("queue", queue.since, what, evidence, hint)
 
 

@@ -34,7 +34,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, TextDialog, confirm_trust, list_keys, render_keys
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, TextDialog, ask, confirm_trust, list_keys, render_keys
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
 from dflash_tui.tui.widgets.basic import NEEDS
@@ -43,6 +43,7 @@ from dflash_tui.tui.widgets.recipe_list import Entries, load_recipes
 if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not need it
     from textual.command import Provider
 
+    from dflash_tui.diagnosis.postmortem import Postmortem
     from dflash_tui.experiments.progress import Progress
     from dflash_tui.launch.session import LaunchEvent, LaunchQuestion
     from dflash_tui.monitoring.foreign_server import ForeignServer
@@ -503,12 +504,8 @@ class DflashApp(TerminalApp):
             self.notify("a server is being stopped; please wait", severity="warning")
         elif self.preparing:
             question = Confirm("Quit now?", "A launch is being prepared; quitting cancels it.", "quit", "stay")
-            self.push_screen(question, self._leave)
+            ask(self, question, partial(self._end, 0))
         else:
-            self._leave(True)
-
-    def _leave(self, yes: bool | None) -> None:
-        if yes:
             self._end(0)
 
     @work(exclusive=True, group="end")
@@ -609,30 +606,28 @@ class DflashApp(TerminalApp):
     def action_stop(self) -> None:
         if self.preparing:
             question = Confirm("Cancel the launch?", "Anything incomplete is removed.", "cancel it", "continue")
-            self.push_screen(question, self._cancel_launch)
+            ask(self, question, self._cancel_launch)
             return
         if crashed := self.restarting:
             from dflash_tui.launch import session
 
             question = Confirm("Cancel the restart?", f"{crashed.id} has failed.", "cancel it", "continue")
-            self.push_screen(question, lambda yes: session.cancel_restarts(crashed) if yes else None)
+            ask(self, question, partial(session.cancel_restarts, crashed))
             return
         run = self.run_screen.view.run
         if run is None or not server_process.is_alive(run):
             self.notify("no server is running", severity="warning")
             return
         detail = f"{run.plan.recipe} on :{run.plan.port}, {run.id}. Running requests are aborted."
-        self.push_screen(Confirm("Stop the server?", detail, "stop it", "let it run"), lambda yes: self._stop(yes, run))
+        ask(self, Confirm("Stop the server?", detail, "stop it", "let it run"), partial(self._stop, run))
 
-    def _stop(self, yes: bool | None, run: Run) -> None:
-        if yes:
-            self._stopping = self.stop(run)
+    def _stop(self, run: Run) -> None:
+        self._stopping = self.stop(run)
 
-    def _cancel_launch(self, yes: bool | None) -> None:
-        if yes:
-            self.begin_watching(None)
-            self.run_screen.view.clear()
-            self.switch_mode("launch")
+    def _cancel_launch(self) -> None:
+        self.begin_watching(None)
+        self.run_screen.view.clear()
+        self.switch_mode("launch")
 
     @work(exclusive=True, group="stop")
     async def stop(self, run: Run) -> None:
@@ -655,21 +650,21 @@ class DflashApp(TerminalApp):
             self.switch_mode("launch")
 
     def action_fix(self) -> None:
-        from dflash_tui.tui.dialogs.doctor import RemedyDialog
-
-        run, failure = self._shown.own, self._shown.failure
-        if run and failure and failure.remedies:
-            self.push_screen(RemedyDialog(run, failure), self._launch_again)
+        self._launch_again(self._shown.failure)
 
     def action_relaunch(self) -> None:
+        self._launch_again(None)
+
+    def _launch_again(self, failure: Postmortem | None) -> None:
+        """Offer to launch the shown run again: as it was, or with a remedy for its failure."""
         from dflash_tui.tui.dialogs.doctor import RemedyDialog
 
-        if run := self._shown.own:
-            self.push_screen(RemedyDialog(run), self._launch_again)
+        def launch(chosen: PlannedLaunch | None) -> None:
+            if chosen:
+                self.post_message(LaunchScreen.Launch(chosen))
 
-    def _launch_again(self, chosen: PlannedLaunch | None) -> None:
-        if chosen:
-            self.post_message(LaunchScreen.Launch(chosen))
+        if run := self._shown.own:
+            self.push_screen(RemedyDialog(run, failure), launch)
 
 
 if TYPE_CHECKING:

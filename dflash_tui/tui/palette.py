@@ -20,7 +20,7 @@ from dflash_tui.monitoring import recording
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ListDialog, is_below_screen, measure_text
+from dflash_tui.tui.dialogs.basic import ListDialog, is_below_screen
 from dflash_tui.tui.dialogs.runs import HistoryScreen
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.widgets.basic import render_error
@@ -163,7 +163,7 @@ class LogDialog(ListDialog[None]):
     def on_resize(self) -> None:
         """Re-wrap the text."""
         if self.explanation:
-            self.show_detail(format_explanation(self.explanation, measure_text(self.detail)))
+            self.show_detail(format_explanation(self.explanation, self.row_width))
 
     def action_take(self) -> None:
         """Explain the log of the typed name."""

@@ -279,7 +279,7 @@ class PhaseReader:
         phase = self._match_phase(body)
         if phase is None or phase is self.phase:
             return None
-        stage = self._stage if phase is Phase.UNATTRIBUTED else _stage_of_phase(phase)
+        stage = self._stage if phase is Phase.UNATTRIBUTED else _find_stage(phase)
         if stage < self._stage:
             return None
         self.phase, self._stage = phase, stage
@@ -316,7 +316,7 @@ class PhaseReader:
         return phase
 
 
-def _stage_of_phase(phase: Phase) -> int:
+def _find_stage(phase: Phase) -> int:
     return _UP_STAGE if phase is Phase.UP else _STAGE.get(phase, _WORKING_STAGE)
 
 

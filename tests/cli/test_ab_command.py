@@ -22,7 +22,7 @@ def parsed(*words: str):
     return build_parser().parse_args(["ab", *words])
 
 
-def test_a_recipe_stands_for_run():
+def test_ab_recipe_is_short_for_run():
     """`ab RECIPE` and options before it begin an experiment; an action is an action."""
     assert vars(parsed("demo-cpu", "--honest")) == vars(parsed("run", "demo-cpu", "--honest"))
     assert parsed("--honest", "demo-cpu").recipe == "demo-cpu"
@@ -123,7 +123,7 @@ def test_cold_starts_find_empty_caches(words, first, kept):
         (("--vary", 'model-loader-extra-config={"aws_secret_access_key": "a"},{}'), "secret"),
     ],
 )
-def test_a_mistake_is_told_before_anything_begins(words, said):
+def test_mistake_is_reported_before_start(words, said):
     """With what was wrong and in which arm."""
     with pytest.raises(UsageError, match=said):
         experiment("demo-cpu", *words)
@@ -211,7 +211,7 @@ def test_plan_shows_boots_duration_and_stopped_servers(estimate, snapshot):
     assert {name: rows[name] for name in ("boots", "takes", "stops", "note")} == snapshot
 
 
-def test_actions_without_an_experiment_say_so(capsys):
+def test_actions_without_experiment_give_hint(capsys):
     """A list of nothing says how to begin."""
     assert main.main(["ab", "list"]) == 0
     assert "dflash-tui ab RECIPE" in capsys.readouterr().err

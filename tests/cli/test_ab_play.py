@@ -24,7 +24,7 @@ def test_a_picture_is_xml_whatever_was_answered(folders, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["--prompt Poem --svg x", "--arm compile"])
-def test_what_cannot_be_played_is_refused(folders, monkeypatch, snapshot, capsys, words):
+def test_unplayable_experiment_is_refused(folders, monkeypatch, snapshot, capsys, words):
     """Without a terminal and without a file to write; a prompt or an arm that is not there."""
     monkeypatch.chdir(folders)
     assert main.main(["ab", "play", begin_played(), *words.split()]) == 2

@@ -56,7 +56,7 @@ def test_a_pair_is_shown_with_every_source(capsys):
     ("words", "part"),
     [(["--gpu", "ada"], "gb10"), (["qwen3-8b/dflas"], "qwen3-8b/dflash'")],
 )
-def test_what_is_not_known_is_refused(words, part, capsys):
+def test_unknown_name_is_refused(words, part, capsys):
     assert main.main(["recipes", "catalogue", *words]) == 2
     assert part in capsys.readouterr().err
 

@@ -74,7 +74,7 @@ def test_every_command_writes_only_text(tmp_path, monkeypatch):
     "words",
     [("ps", "--all"), ("why", hostile_home.RUN), ("report", hostile_home.AB), ("ab", "attach", hostile_home.AB)],
 )
-def test_what_stands_beside_it_stays(words, tmp_path, monkeypatch, folders):
+def test_lines_around_hostile_name_stay(words, tmp_path, monkeypatch, folders):
     """The lines around a hostile name are those around a harmless one, and there are as many."""
     seen = []
     for name, said in (("harmless", f"{escapes.SEEN} x {escapes.SEEN}"), ("hostile", escapes.all_of_them())):

@@ -64,7 +64,7 @@ def test_far_stderr_sends_no_escapes_to_terminal(far, tmp_path):
     assert done.stderr.count(escapes.SEEN) == escapes.all_of_them().count(escapes.SEEN)
 
 
-def test_what_is_piped_in_arrives(far):
+def test_piped_input_arrives(far):
     """A log in a pipe is read there; the failure in it has an exit code of its own."""
     log = "ValueError: Free memory on device cuda:0 (9.0/80.0 GiB) on startup is less than desired GPU memory\n"
     command = [*PROGRAM, "--host", "spark-b", "why", "-", "--json"]
@@ -74,7 +74,7 @@ def test_what_is_piped_in_arrives(far):
     assert there.stdout
 
 
-def test_what_colours_travels_and_no_token(far, tmp_path):
+def test_colour_variables_travel_but_no_token(far, tmp_path):
     near, there = tmp_path / "near-variables", tmp_path / "far-variables"
     put_far_program(far, f'env >{near}; sh -c "$words"')
     program = far.folder / ".local" / "bin" / "dflash-tui"
@@ -136,7 +136,7 @@ def test_unreachable_host_is_reported_in_one_sentence(far, said, word, capsys):
     assert word in capsys.readouterr().err
 
 
-def test_what_is_no_other_host_is_refused(capsys):
+def test_invalid_other_host_is_refused(capsys):
     assert main(["--host=-oProxyCommand=touch x", "ps"]) == 2
     assert "-oProxyCommand=touch x" in capsys.readouterr().err
 

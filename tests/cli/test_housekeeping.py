@@ -34,7 +34,7 @@ def aged(name: str, days: float) -> Run:
 
 
 @pytest.mark.usefixtures("folders")
-def test_prune_removes_what_ended_long_ago(launch, capsys):
+def test_prune_removes_runs_ended_long_ago(launch, capsys):
     """Without --yes nothing; a server that runs, a young run and one of an A/B stay."""
     living, young, old, older = launch(), aged("young", 2), aged("old", 31), aged("older", 40)
     tried = aged("tried", 50)
@@ -54,7 +54,7 @@ def test_prune_removes_what_ended_long_ago(launch, capsys):
         registry.remove_run(living)
 
 
-def test_a_file_of_two_names_counts_once(tmp_path):
+def test_hard_linked_file_counts_once(tmp_path):
     """As the files that an engine shares with uv's cache; links are not followed."""
     for folder in ("engine", "cache"):
         (tmp_path / folder).mkdir()

@@ -112,7 +112,7 @@ def test_the_printed_wiring_streams_an_answer(program, asking, capfd):
         assert done.stdout.count("data: ") > 3, done.stderr
 
 
-def test_a_run_that_has_ended_is_said(serving, capfd):
+def test_ended_run_is_reported(serving, capfd):
     asyncio.run(lifecycle.stop_server(serving, grace=0.1))
     assert main(["ps", serving.id, "-v"]) == 0
     assert f"{serving.id} has ended" in capfd.readouterr().err

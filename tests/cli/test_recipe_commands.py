@@ -110,7 +110,7 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
     assert (mine / "mine.yaml").read_text() == FULL
 
 
-def test_the_shipped_schema_is_the_structs(capsys):
+def test_shipped_schema_matches_structs(capsys):
     """What is printed is what is shipped; `recipes schema` writes it anew after a change of the structs."""
     assert main.main(["recipes", "schema"]) == 0
     assert capsys.readouterr().out == (RECIPES / "recipe.schema.json").read_text()
@@ -123,7 +123,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_the_schema_finds_what_the_structs_find(validator, tmp_path):
+def test_schema_and_structs_reject_same_files(validator, tmp_path):
     """Types, patterns, bounds, unknown and missing keys; every shipped recipe fits it."""
     validator.validate(yaml_loader.parse_yaml_value(FULL))
     for name in (*SHIPPED, "_template"):

@@ -63,7 +63,7 @@ def test_ours_arm_uses_named_or_planned_settings(words, mode, patches, suite):
     assert (design.suite, design.temperature, design.order) == (suite, 0.0, (0, 1, 1, 0))
 
 
-def test_stock_starts_as_vllm_alone_does():
+def test_stock_starts_like_plain_vllm():
     """Without the startup optimizations that a launch takes unasked, and those that were asked for."""
     bare, ours = (
         arm.plan for arm in designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "start.fastsafetensors=true").arms
@@ -83,7 +83,7 @@ def test_ours_equal_to_stock_is_refused_early():
     assert "--mode" in caught.value.hint
 
 
-def test_the_report_says_what_stock_is(snapshot):
+def test_report_describes_stock(snapshot):
     """Its command, what ours has beyond it, and both arms after each context."""
     design = replace(designed("gemma-4-26b-a4b", "--gpu", "h200", "--set", "max-model-len=65536"), id="", made_at=0.0)
     assert experiment_report.list_stock_rows(design) == snapshot

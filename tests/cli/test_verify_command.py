@@ -86,7 +86,7 @@ def test_fully_capable_pair_passes_verify(serve, capfd):
     assert verification.format_badge(seen) in shown
 
 
-def test_what_it_cannot_is_named(serve, capfd):
+def test_unsupported_feature_is_named(serve, capfd):
     """A model that calls nothing, thinks in its answer, and finds nothing; the badge is gone."""
     run = serve("adds=<think>", *PARSERS)
     code, checks = verified(capfd, run.id, "--without-output")

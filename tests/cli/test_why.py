@@ -42,7 +42,7 @@ def test_why_prints_cause_evidence_fix_and_command(failed, capsys, snapshot):
     assert told.replace(str(failed.log), "LOG") == snapshot
 
 
-def test_it_is_json(failed, capsys):
+def test_why_prints_json(failed, capsys):
     """One object, with what the words are made of."""
     assert main(["why", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -127,14 +127,6 @@ def test_a_log_is_read_from_a_pipe(folders):
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "34736" in "".join(ended.stdout.splitlines()[:3])
-
-
-def test_missing_log_is_not_called_missing_run(failed, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["why", "serve.log"]) == 2
-    error = capsys.readouterr().err
-    assert "serve.log" in error
-    assert "no run called" not in error
 
 
 def test_what_is_no_log_ends_with_2(tmp_path, capsys):

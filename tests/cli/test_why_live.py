@@ -91,7 +91,7 @@ def test_another_server_is_named_with_its_figures(serve, capsys, answers, name, 
 
 
 @pytest.mark.parametrize("answers", [{"/": PAGE}, {"/": PAGE, "/health": PAGE, "/metrics": PAGE}, {}])
-def test_what_serves_no_models_is_an_error(serve, capsys, answers):
+def test_server_without_models_is_error(serve, capsys, answers):
     """In one sentence, without what would move the cursor."""
     assert main(["why", serve(answers)]) == 1
     error = capsys.readouterr().err

@@ -21,7 +21,7 @@ print("alive")
 
 
 @pytest.mark.parametrize("target", [name for name in targets.TARGETS if name != "chart"])
-def test_what_was_found_is_found_no_more(target):
+def test_corpus_input_keeps_promise(target):
     """Each input keeps what its target promises, and so does what the fuzzer begins with."""
     kept = sorted((targets.CORPUS / target).iterdir())
     assert kept
@@ -31,7 +31,7 @@ def test_what_was_found_is_found_no_more(target):
         targets.TARGETS[target](seed)
 
 
-def test_what_was_drawn_is_drawn_again():
+def test_drawn_corpus_input_keeps_promise():
     """In another process, since plotext would end it."""
     argv = [sys.executable, "-c", _REPLAY, str(targets.CORPUS / "chart")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)

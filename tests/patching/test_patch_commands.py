@@ -178,7 +178,7 @@ def test_a_diff_needs_no_engine(folders):
     assert not paths.engines_folder().exists()
 
 
-def test_what_is_wrong_is_said(folders, snapshot):
+def test_invalid_request_is_reported(folders, snapshot):
     """Nothing named, a recipe that is not installed, a patch that does not exist."""
     assert dflash("patch", "status", code=2).stderr == snapshot
     missing = dflash("patch", "apply", "demo-cpu", code=2)

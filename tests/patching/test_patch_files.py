@@ -109,7 +109,7 @@ def test_patch_key_never_replaces_plan_keys(own):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_a_shipped_patch_names_exists(name):
+def test_shipped_patch_names_existing_files(name):
     """Partners, alternatives and recipes; a recipe that names a patch is named by it."""
     patch = patch_file.load_patch(name)
     assert set(patch.together_with) <= set(SHIPPED)

@@ -76,7 +76,7 @@ def published_patcher(engine: Engine) -> None:
 
 
 @pytest.mark.index
-def test_what_the_published_patcher_did_is_recognised(read, tmp_path):
+def test_published_patcher_edits_are_recognised(read, tmp_path):
     """In its own form, however often it ran: not by us, neither drifted nor applied once more."""
     engine = installed(tmp_path / "e", read["0.20.2"], "0.20.2")
     for _ in range(3):

@@ -44,7 +44,7 @@ def made(*words: str, settings: dict[str, Any] | None = None) -> Plan:
     return replace(found, argv=(*found.argv, *words))
 
 
-def test_what_vllm_serve_takes(options):
+def test_vllm_serve_flags_are_listed(options):
     """Flags by name, each with its choices if it has any, and the keys of speculative-config."""
     assert {"--max-model-len", "--port", "--speculative-config", "--no-enable-prefix-caching"} <= set(options.flags)
     assert options.flags["--max-model-len"] is None
@@ -55,7 +55,7 @@ def test_what_vllm_serve_takes(options):
     assert {"method", "model", "num_speculative_tokens", "attention_backend"} <= set(options.speculation)
 
 
-def test_the_demo_and_its_like_are_right(options):
+def test_flags_in_every_spelling_are_valid(options):
     """In every way that vLLM itself takes a flag."""
     assert inventory.find_flag_mistakes(made(), options) == []
     settings = {"kv-cache-dtype": "auto", "enable-prefix-caching": False, "speculation.attention_backend": "TORCH_SDPA"}

@@ -106,7 +106,7 @@ async def test_a_second_turn_carries_the_first(serve, asked):
     assert (await sent(url, pair, streams=2))[0].error.startswith("Q1 ")
 
 
-async def test_length_and_temperature_are_as_asked(serve, asked):
+async def test_length_and_temperature_are_as_requested(serve, asked):
     """A fixed answer goes on past its end; what is left to the server is not sent."""
     url = serve()
     await client.send_prompt(Server(url, "x"), SUITE.prompts[2], Sampling(0.5, seed=1), number=2)
@@ -223,7 +223,7 @@ async def test_dripping_answer_ends_at_deadline(piece, status, monkeypatch):
         (100, 10, 300, 1.0, 1),  # the demo on a busy processor
     ],
 )
-def test_no_honest_request_is_cut(prompt_tokens, prefill_s, max_tokens, tok_s, streams):
+def test_no_valid_request_is_aborted(prompt_tokens, prefill_s, max_tokens, tok_s, streams):
     """However slow the machine: prefill at so many tok/s, decoding at so many tok/s shared by the streams."""
     needed = streams * (prompt_tokens / prefill_s + max_tokens / tok_s)
     assert client.compute_deadline(max_tokens) > 1.5 * needed

@@ -19,7 +19,7 @@ from dflash_tui.events import Preparing
 from dflash_tui.launch.preflight.check import Check
 from dflash_tui.peers import copies, transport
 from dflash_tui.peers.connection import ask as ask_host
-from dflash_tui.peers.copies import CopySource, MissingModel, RoomFound
+from dflash_tui.peers.copies import MissingModel, ModelCopy, RoomFound
 from dflash_tui.planning.cluster import Cluster, ClusterHost
 from dflash_tui.planning.plan import Plan, PlannedModel
 from tests import ROOT
@@ -81,7 +81,7 @@ def list_files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def source(far) -> CopySource:
+def source(far) -> ModelCopy:
     """The model in the cache of this host."""
     put_model(model_hub.hub_cache_folder())
     return find(REPO)
@@ -98,36 +98,36 @@ def plan_of(*names: str) -> Plan:
     return replace(command_line.planned("demo-cpu").plan, build_script="", models=tuple(map(PlannedModel, names)))
 
 
-def find(*names: str) -> CopySource:
-    [source] = asyncio.run(copies.find_sources(plan_of(*names)))
+def find(*names: str) -> ModelCopy:
+    [source] = asyncio.run(copies.find_copies(plan_of(*names)))
     return source
 
 
-def find_tune(folder: Path, path: str = "/nowhere") -> CopySource:
+def find_tune(folder: Path, path: str = "/nowhere") -> ModelCopy:
     """Return the source for a folder, which is on this machine for the other host, too, so it is named otherwise."""
     source = find(str(folder))
-    return source._replace(manifest=replace(source.manifest, path=path))
+    return replace(source, path=path)
 
 
-async def send(source: CopySource, events: list[Preparing]) -> None:
+async def send(source: ModelCopy, events: list[Preparing]) -> None:
     await copies.copy_missing([source], "spark-b", CLUSTER, 1, events.append)
 
 
-def copy(source: CopySource) -> list[Preparing]:
+def copy(source: ModelCopy) -> list[Preparing]:
     events: list[Preparing] = []
     asyncio.run(send(source, events))
     return events
 
 
-def refuse(source: CopySource) -> DflashError:
+def refuse(source: ModelCopy) -> DflashError:
     with pytest.raises(DflashError) as error:
         copy(source)
     assert error.value.hint
     return error.value
 
 
-def ask(source: CopySource) -> RoomFound:
-    asking = ask_host("spark-b", "find_room", list[RoomFound], manifests=[source.manifest], begins=False)
+def ask(source: ModelCopy) -> RoomFound:
+    asking = ask_host("spark-b", "find_room", list[RoomFound], copies=[source], begins=False)
     [room] = asyncio.run(asking)
     return room
 
@@ -159,7 +159,7 @@ def test_cached_model_keeps_its_layout(source, far, there):
 
 
 def test_present_files_are_not_sent_again(source, far, there):
-    assert len(ask(source).missing) == len(source.manifest.files) - 1  # of two files with the same blob one is sent
+    assert len(ask(source).missing) == len(source.files) - 1  # of two files with the same blob one is sent
     put_model(there.parent)
     assert ask(source).is_done
     (there / "refs" / "main").write_text("f" * 40)
@@ -262,7 +262,7 @@ def test_changed_folder_does_not_get_its_name(tune, far):
     source = find_tune(tune)
     (tune / "config.json").write_bytes(b"{ }")
     assert "changed" in refuse(source).what
-    assert not (far.data / "models" / source.manifest.folder).exists()
+    assert not (far.data / "models" / source.folder).exists()
     assert sum(ask(find_tune(tune)).missing.values()) == find_tune(tune).size
 
 
@@ -323,7 +323,7 @@ def test_key_name_is_from_ssh_settings(settings, name):
 
 def test_incomplete_models_are_left_to_the_host(far, source):
     (model_hub.snapshot_folder(REPO, COMMIT) / "model.safetensors").unlink()
-    assert asyncio.run(copies.find_sources(plan_of(REPO, "owner/other"))) == []
+    assert asyncio.run(copies.find_copies(plan_of(REPO, "owner/other"))) == []
 
 
 TRY = """

@@ -100,7 +100,7 @@ def test_an_experiment_and_its_report(earlier):
     assert len(found["figures"]) == 4
 
 
-def test_an_experiment_goes_on(earlier, folders: Path):
+def test_interrupted_experiment_continues(earlier, folders: Path):
     """Two boots of it were made by the earlier version; each of the others is planned from the options written down."""
     port = earlier(runs="runs", halted="experiments")
     fake_engine.make(port, {7: ["pace=0.02"], 4: ["pace=0.06"]}, recipe=EARLIER / "recipes" / "fake.yaml")

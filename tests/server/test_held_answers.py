@@ -28,7 +28,7 @@ async def serve(*words: str) -> tuple[list[AnswerHeld], list[str]]:
         await lifecycle.stop_server(run, grace=0.1)
 
 
-async def test_other_weights_on_another_host_are_told(folders):
+async def test_other_weights_on_host_are_reported(folders):
     """The server stays: who reads both answers knows more than we do."""
     [first], nothing = await serve()
     [same], still_nothing = await serve()

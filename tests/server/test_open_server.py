@@ -59,7 +59,7 @@ def test_this_machine_alone_needs_no_key(engine, given):
 
 
 @pytest.mark.parametrize("given", ["everywhere", "0.0.0.0 --api-key x"])
-def test_what_is_no_address_is_refused(engine, given):
+def test_invalid_address_is_refused(engine, given):
     said = told("plan", "fake", "--set", f"host={given}")
     assert "is not an address" in said
     assert "Traceback" not in said

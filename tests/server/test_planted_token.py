@@ -74,7 +74,7 @@ def in_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and PLANT.encode() in path.read_bytes()]
 
 
-def test_what_leaves_the_machine_has_none(planted, folders, tmp_path, monkeypatch):
+def test_exported_text_has_no_secret(planted, folders, tmp_path, monkeypatch):
     """No command of a process has it, no export, report or bug report."""
     monkeypatch.chdir(tmp_path)
     fake_engine.make(free_port(18_900), launches={0: ["echoes"]})

@@ -138,7 +138,7 @@ def test_remote_install_of_killed_client_leaves_nothing(far, silent_index):
     connection.close()
 
 
-def test_nothing_secret_goes_along(far, tmp_path, monkeypatch):
+def test_no_secret_is_exported(far, tmp_path, monkeypatch):
     """Neither in the variables of ssh nor in what is sent."""
     monkeypatch.setenv("HF_TOKEN", "planted-4711-secret-token")
     far.put_answer(f"env >{tmp_path}/said; cat >>{tmp_path}/said & read line; exit 255")

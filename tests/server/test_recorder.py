@@ -223,7 +223,7 @@ async def test_every_observer_sees_killed_servers_exit_code(launch):
     assert len(recorded(run, Exited)) == 1
 
 
-def test_what_cannot_be_recorded_is_not_launched(launch, monkeypatch):
+def test_launch_without_record_is_refused(launch, monkeypatch):
     """With a full disk there would be a server that nobody can find or stop."""
     before = set(psutil.pids())
 
@@ -353,7 +353,7 @@ LONG = [30, 100, 300]
     ("on_cpu", "context", "long"),
     [(True, None, []), (False, None, LONG), (False, 599, LONG[:2])],
 )
-async def test_what_is_sent_before_it_is_ready(launch, monkeypatch, on_cpu, context, long):
+async def test_warm_up_requests_before_ready(launch, monkeypatch, on_cpu, context, long):
     """With the measure, and before `warm`: a greedy request, on a GPU longer ones that fit, and one as clients send."""
     bodies: list[dict[str, Any]] = []
     send = client._send

@@ -160,7 +160,7 @@ def test_ps_names_what_is_no_server_yet(capsys):
 
 
 @pytest.mark.parametrize(("words", "instead"), [([], "a launch will use"), (["--port", "8127"], "is free: --port")])
-def test_a_plan_says_whose_its_port_is(capsys, words, instead):
+def test_plan_names_owner_of_its_port(capsys, words, instead):
     parent = os.getppid()
     for port in (8127, recipe_loader.find_recipe("demo-cpu").port):
         record(port, parent, processes.read_process_identity(parent)).rename(

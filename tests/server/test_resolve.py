@@ -45,7 +45,7 @@ def resolved(index, request) -> Iterator[dict[Case, Future[dict[str, Package]]]]
     asked = [
         item.callspec.params
         for item in request.session.items
-        if item.originalname == "test_it_resolves_to_what_it_names"
+        if item.originalname == "test_profile_resolves_to_named_values"
     ]
     with ThreadPoolExecutor(4) as pool:
         cases = [(params["name"], params["machine"]) for params in asked]
@@ -58,7 +58,7 @@ def resolved(index, request) -> Iterator[dict[Case, Future[dict[str, Package]]]]
 @pytest.mark.parametrize(
     ("name", "machine"), [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in CASES]
 )
-def test_it_resolves_to_what_it_names(name, machine, resolved):
+def test_profile_resolves_to_named_values(name, machine, resolved):
     """Wheels for everything, the pinned versions, and for a release the torch for CUDA 13."""
     found = resolved[name, machine].result()
     spec = SPECS[name]

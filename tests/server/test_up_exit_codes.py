@@ -47,7 +47,7 @@ def test_detached_launch_reports_early_server_death(port, ends, monkeypatch, cap
     assert ("nothing works today" in capsys.readouterr().err) is ends
 
 
-def test_who_waits_returns_when_it_is_ready(port):
+def test_wait_returns_when_ready(port):
     """The server has answered a request by then, with --bench been measured, and goes on."""
     fake_engine.make(port)
     done = up("--detach", "--bench")
@@ -65,7 +65,7 @@ def test_who_waits_returns_when_it_is_ready(port):
     ("behaviour", "words"),
     [("refuse", ("--wait", "--detach", "--json")), ("broken", ("--bench", "--detach"))],
 )
-def test_who_waits_is_told_that_it_failed(port, behaviour, words):
+def test_waiting_launch_learns_of_failure(port, behaviour, words):
     """Whether it never comes up, or comes up and cannot generate."""
     fake_engine.make(port, launches={0: [behaviour]})
     done = up(*words)

@@ -80,7 +80,7 @@ async def test_ab_key_and_enter_lead_to_verdict():
         folder = store.experiment_folder(store.list_experiments()[0].id)
         farewell = format_farewell([], [store.read_progress(folder)])
         assert "continues in the background\n  watch: dflash-tui ab attach" in farewell
-        await patient(pilot, "arms: medians of boots")
+        await patient(pilot, "arms, medians of boots")
         report = store.read_report(folder)
         assert report
         await patient(pilot, verdict_text.format_headline(report, report.comparisons[0])[:60])

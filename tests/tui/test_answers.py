@@ -61,7 +61,7 @@ def test_invisible_answer_is_labelled():
     assert all("[12 " in side.plain for side in render_answers(pair, whole=False))
 
 
-async def test_without_answers_it_says_so():
+async def test_missing_answers_are_reported():
     identity, panel = begun(kept=False), app()
     async with panel.run_test(size=(80, 24)) as pilot:
         panel.show_experiment(identity)

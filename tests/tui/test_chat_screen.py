@@ -111,7 +111,7 @@ async def test_chat_shows_toy_weights_caution_first(launch):
         await wait_for(pilot, lambda: "there, this" not in text(panel) and text(panel).count(first) == 1)
 
 
-async def test_what_fails_is_said(launch):
+async def test_failure_is_reported(launch):
     run = launch("refuse")
     async with talk_with(run, (80, 24)) as (pilot, _, _):
         await say(pilot, "hi")

@@ -44,14 +44,6 @@ def test_only_cpu_recipe_suits_without_gpu():
     assert choice.plan(recipe).plan.hardware is next(iter(recipe.hardware))
 
 
-def test_a_class_changes_target_drafts_and_mode():
-    recipe = recipe_loader.find_recipe("gemma-4-26b-a4b")
-    laptop, h100 = on(a_gpu(Hardware.RTX_5090_LAPTOP)).plan(recipe).plan, on(a_gpu(Hardware.H100)).plan(recipe).plan
-    assert (laptop.num_speculative_tokens, h100.num_speculative_tokens) == (8, 15)
-    assert "AWQ" in laptop.target
-    assert "AWQ" not in h100.target
-
-
 @pytest.mark.parametrize(("width", "height"), [(76, 11), (56, 27), (97, 50)], ids=["80x24", "120x36", "200x60"])
 @pytest.mark.parametrize(("hardware", "name"), [(Hardware.GB10, "gemma-4-31b"), (Hardware.H200, "qwen3.5-27b")])
 def test_the_short_plan_fits_its_pane(hardware, name, width, height):

@@ -1,14 +1,12 @@
 """The doctor dialog: what a check says may be done is done by a key."""
 
-import pytest
-
 from dflash_tui.launch.preflight.check import fail_check, warn_check
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
+from dflash_tui.planning.request import LaunchChanges, hint_setting
 from dflash_tui.runs import lifecycle
-from dflash_tui.tui.dialogs.doctor import Doctor, find_key, name_key
+from dflash_tui.tui.dialogs.doctor import Doctor
 from tests.support import command_line
 from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import app, shows, text, wait_for
@@ -27,18 +25,6 @@ async def test_fix_key_applies_suggested_setting(monkeypatch):
         await shows(pilot, "! recipe: experimental", "broken without --set kv-cache-dtype")
         assert panel.launch_screen.choice.request(recipe).settings == {"kv-cache-dtype": "null"}
         await wait_for(pilot, lambda: "o set it" not in text(panel))
-
-
-@pytest.mark.parametrize(
-    ("changes", "key", "words"),
-    [
-        (LaunchChanges(settings={"a": "0.7", "b-c": "2"}), "o", "`o` a=0.7 b-c=2"),
-        (LaunchChanges(variant="x"), "v", "`v` x"),
-    ],
-)
-def test_a_change_is_said_by_its_key(changes, key, words):
-    hint = Hint(changes)
-    assert (find_key(hint), name_key(hint)) == (key, words)
 
 
 def test_fix_key_applies_first_change_skipping_examples():

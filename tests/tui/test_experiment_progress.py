@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, RequestMeasured
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.presentation.experiment_text import describe_stage, list_prompt_parts
-from dflash_tui.tui.render.experiment import Outlook, render_left, to_content
+from dflash_tui.presentation.experiment_text import describe_stage
+from dflash_tui.tui.render.experiment import Outlook, render_left
 from tests.support.experiment_factories import BASE, a_design, a_request, boots, told
 
 DESIGN = a_design(made_at=BASE - 10)
@@ -35,7 +35,7 @@ def test_unmeasured_slow_start_makes_estimate_minimum():
 
 
 @pytest.mark.parametrize(("over", "outlook"), [(0, STARTS), (3, UNKNOWN)], ids=["a start", "the last boot"])
-def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
+def test_exceeded_estimate_is_unknown(over, outlook, snapshot):
     """A start took no longer before, or a boot of the same arm: how much is left is then unknown, and not nothing."""
     design = replace(DESIGN, order=(0, 1, 0, 1) if over else (1,))
     events = [
@@ -47,15 +47,6 @@ def test_what_is_used_up_is_no_estimate(over, outlook, snapshot):
 
 
 @pytest.mark.parametrize(("stage", "requests"), [("cold", 1), ("round", 3)], ids=str)
-def test_what_is_measured_now_is_said(stage, requests, snapshot):
+def test_current_measurement_is_named(stage, requests, snapshot):
     events = [RequestMeasured(BASE, 0, stage, a_request("Code", 0, 10.0, 3.0))] * requests if stage else []
     assert describe_stage(standing(BootBegan(BASE - 20, 0, 0, "run"), *events)) == snapshot
-
-
-def test_pending_prompt_kinds_have_rows():
-    progress, done = standing(BootBegan(BASE, 0, 0, "run")), [a_request("Code", 0, 10.0, 3.0)]
-    rows = to_content(list_prompt_parts(progress, done, ("Code", "Math"), 20), 60).plain.splitlines()
-    assert [row.split()[0] for row in rows] == ["Code", "◆", "Math", "◆"]
-    assert [row.split()[-1] for row in rows] == ["request", "—", "—", "—"]
-    low = to_content(list_prompt_parts(progress, done, ("Code", "Math"), 3), 60).plain.splitlines()
-    assert (len(low), low[-1]) == (3, "… and 1 kind of prompts")

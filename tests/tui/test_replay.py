@@ -58,7 +58,7 @@ async def test_keys_pause_seek_and_hurry(clock):
         await wait_for(pilot, lambda: "playing   ×2  4 s of 3:19" in text(panel))
 
 
-async def test_after_the_end_space_begins_anew(clock):
+async def test_space_after_end_starts_over(clock):
     panel = playing(clock, at=1e9)
     async with panel.run_test(size=(120, 36)) as pilot:
         await caught_up(pilot)
@@ -100,7 +100,7 @@ async def test_replay_pauses_while_other_screen_is_open(clock):
         await shows(pilot, "paused    ×1  2:30 of 3:19")
 
 
-async def test_a_recording_that_breaks_off_says_so(clock, tmp_path):
+async def test_truncated_recording_is_reported(clock, tmp_path):
     folder = recording.find_recording("sample").folder
     for part in folder.iterdir():
         (tmp_path / part.name).write_bytes(part.read_bytes())

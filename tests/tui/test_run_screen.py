@@ -150,7 +150,7 @@ async def test_c_cycles_charts_on_small_screen(live):
         assert "no GPU" not in text(panel)
 
 
-async def test_alarms_are_told_and_shown_in_full(live):
+async def test_alarms_notify_and_open_in_full(live):
     events, now = live
     panel = app(now=now)
     async with panel.run_test(size=(80, 24)) as pilot:

@@ -75,7 +75,7 @@ def verified(drafter: Path, *words: str, code: int) -> tuple[OutputVerdict, Toke
 
 
 @pytest.mark.long
-def test_an_honest_server_has_no_fault(drafter):
+def test_correct_server_has_no_fault(drafter):
     """With rounding as it was measured."""
     verdict, tokens = verified(drafter, code=0)
     assert (verdict, tokens.faults) == (OutputVerdict.ALIKE, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,28 +72,14 @@ def _write_submissions(form: str, loaded: ExperimentReport | RunReport, folder: 
 
 
 def write_whole_file(path: Path, text: str) -> None:
-    """Write a file atomically; write directly to a path that is not a regular file, such as a pipe."""
-    try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-        else:
-            _replace_file(paths.resolve_links(path), text)  # a link stays a link
-    except OSError as error:
-        error.filename = str(path)  # not the temporary file
-        raise
-
-
-def _replace_file(path: Path, text: str) -> None:
+    """Write a text file; an error names it."""
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", hint="create it first, or name another file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        if path.exists():
-            temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _compare(first: str, second: str, kind: str) -> str:

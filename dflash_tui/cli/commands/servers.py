@@ -116,7 +116,7 @@ def _print_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], *, verbo
             format_duration(server_process.measure_age(run, time.time())),
             format_gib(_measure_memory(run)),
             *((UNKNOWN if run.plan.rank else format_endpoint(Endpoint.from_run(run)),) if verbose else ()),
-            _remark(run, verbose=verbose),
+            _describe_state(run, verbose=verbose),
         )
         for run in runs
     ]
@@ -169,7 +169,7 @@ def print_broken_runs(broken: Mapping[str, str]) -> None:
         print_status(f"! ignoring {paths.runs_folder() / name}: {why}; if its server still runs, stop it by hand")
 
 
-def _remark(run: Run, *, verbose: bool) -> str:
+def _describe_state(run: Run, *, verbose: bool) -> str:
     remarks = [f"({run.plan.synthetic})"] if run.plan.synthetic else []
     remarks += [f"restarted after {run.restarted_from} failed"] if run.restarted_from else []
     remarks += [f"rank {run.plan.rank} of a server on another host"] if run.plan.rank else []

@@ -177,7 +177,7 @@ def _request_faults(pair: _ArmPair) -> Iterator[Confound]:
             yield _of_boot(boot, "the first request failed", boot.cold_request.error[:_LONGEST], refuses=False)
         if short := [request for request in boot.requests if not request.error and request.finish not in whole]:
             evidence = f"{pluralize(len(short), 'answer')} of {len(boot.requests)} ended by themselves"
-            yield _of_boot(boot, "answers were not of the length asked for", f"{evidence} ({short[0].kind})")
+            yield _of_boot(boot, "answers did not have the requested length", f"{evidence} ({short[0].kind})")
         if failures := sum(window.filler_failures for window in boot.windows):
             evidence = f"{pluralize(failures, 'request')} that are not counted failed"
             yield _of_boot(boot, "not every boot sustained its load", evidence)

@@ -130,7 +130,7 @@ def _collect_logs(boot: Boot, measure: str) -> dict[PromptCell, list[float]]:
 
 
 def is_in_seconds(measure: str) -> bool:
-    """Whether a measure is in seconds, where less is better; its logarithm is taken of the inverse."""
+    """Whether a measure is in seconds, where less is better; ratios use its inverse."""
     return measure in _SECONDS
 
 

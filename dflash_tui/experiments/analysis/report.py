@@ -33,7 +33,7 @@ def decide(difference: ArmDifference | None) -> Verdict:
 
 
 class PromptRatio(msgspec.Struct, frozen=True):
-    """One prompt: both arms in the judged measure."""
+    """One prompt's figures of both arms in the judged measure."""
 
     kind: str
     a: Speed

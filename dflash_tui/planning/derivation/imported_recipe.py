@@ -129,7 +129,7 @@ def _split_command(words: Sequence[str]) -> tuple[dict[str, str], list[str], dic
 
 
 def _name_flag(word: str) -> tuple[str, str | None]:
-    """Return a flag's long name as in a recipe, and the value that is joined to it."""
+    """Return a flag's long name as in a recipe, and its value in `--flag=value`."""
     name, equals, value = word.partition("=")
     base, dot, key = name.partition(".")
     if base.startswith("--"):

@@ -284,7 +284,7 @@ class _Derivation:
                 self.add_fact("method", method.value, f"the drafter's name contains '{part}', as vLLM reads it")
                 self.warnings.append(f"the method is a guess from the name of {drafter.name}")
                 return method
-        self.add_fact("method", "draft_model", "the drafter is a model of its own")
+        self.add_fact("method", "draft_model", "the drafter is a complete model")
         return Method.DRAFT_MODEL
 
     def find_tokens(self, asked: int | None) -> int:

@@ -229,10 +229,10 @@ def _list_layers(recipe: Recipe, hardware: Hardware, profile: str, variant: str,
     if method in {recipe.method, Method.NONE}:
         return [*below, *last]
     own = recipe.methods.get(method)
-    return [*map(_without_drafting, below), *([own] if own else []), *map(_without_drafting, last)]
+    return [*map(_remove_drafting, below), *([own] if own else []), *map(_remove_drafting, last)]
 
 
-def _without_drafting(layer: Layer) -> Layer:
+def _remove_drafting(layer: Layer) -> Layer:
     fields = {name: getattr(layer, name) for name in Layer.__struct_fields__}
     differs = {name: why for name, why in layer.differs.items() if not name.startswith(_DRAFTING_ASPECTS)}
     return Layer(**fields | dict.fromkeys(_DRAFTING_FIELDS) | {"speculation": {}, "defects": (), "differs": differs})

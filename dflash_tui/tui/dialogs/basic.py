@@ -134,6 +134,16 @@ class Confirm(ModalScreen[bool], SizedScreen[bool]):
             yield Static(Content.assemble((self.question, "bold"), f"\n{self.detail}\n\n", *keys))
 
 
+def ask(app: App[Any], question: Confirm, then: Callable[[], object]) -> None:
+    """Ask a question, and call `then` if the answer is yes."""
+
+    def answer(yes: bool | None) -> None:
+        if yes:
+            then()
+
+    app.push_screen(question, answer)
+
+
 class ErrorDialog(Dialog[None]):
     """Shows an error that has no place on the current screen."""
 

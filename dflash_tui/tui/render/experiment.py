@@ -92,7 +92,7 @@ def render_progress(progress: Progress, now: float, width: int) -> Content:
 
 
 def measure_spent(progress: Progress, now: float) -> float:
-    """Return the seconds that its boots took, with those of the current one until now."""
+    """Return the seconds of all boots, including the current one."""
     under_way = now - progress.current.began if progress.current and progress.driven else 0.0
     return progress.spent + max(0.0, under_way)
 

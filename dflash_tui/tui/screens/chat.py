@@ -86,7 +86,7 @@ class ChatScreen(SizedScreen[None]):
 
     CSS_PATH = "screens.tcss"
     BINDINGS: ClassVar = [
-        Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer; without one go back"),
+        Binding("escape", "stop_or_leave", "Stop, back", tooltip="Stop the answer, or go back if there is none"),
         Binding("ctrl+c", "stop", "Stop", show=False, priority=True, tooltip="Stop the answer"),
         Binding("ctrl+l", "clear", "Clear", tooltip="Clear the conversation"),
         Binding("pageup", "page(-1)", "Scroll", key_display="pgup pgdn", tooltip="Scroll"),

@@ -39,7 +39,7 @@ from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask, confirm_design
 from dflash_tui.tui.render.experiment import (
     Outlook,
     list_boot_stages,
@@ -316,11 +316,7 @@ class ExperimentScreen(SizedScreen[None]):
     def action_stop(self) -> None:
         detail = "The current boot is aborted and its server stopped. Finished boots are kept; enter resumes it there."
         question = Confirm("Stop the experiment?", detail, "stop it", "let it run")
-        self.app.push_screen(question, self._stop)
-
-    def _stop(self, yes: bool | None) -> None:
-        if yes:
-            self.stop()
+        ask(self.app, question, self.stop)
 
     @work(exclusive=True, group="drive")
     async def stop(self) -> None:

@@ -30,7 +30,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
@@ -161,7 +161,7 @@ class LaunchScreen(SizedScreen[None]):
         Binding("exclamation_mark", "change('set_up')", "Fast", key_display="!",
                 tooltip="The fast set-up, with split verification, or the published one"),
         Binding("a", "ab", "A/B", tooltip="A/B test: vary one setting and measure which is faster"),
-        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine, in a budget"),
+        Binding("f", "tune", "Tune", tooltip="Tune: find the fastest setting on this machine within a budget"),
         *(key for key in COMMON_KEYS if key.key != "1"),
         Binding("plus,equals_sign", "change('tokens')", "Drafts", key_display="+/-",
                 tooltip="Draft more or fewer tokens per step; 0 turns speculation off"),
@@ -645,12 +645,7 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.peers import far_program
 
         question = Confirm(f"Install dflash-tui on {error.host}?", far_program.describe_offer(error), "install it")
-
-        def install(yes: bool | None) -> None:
-            if yes:
-                self.install_program(error.host)
-
-        self.app.push_screen(question, install)
+        ask(self.app, question, partial(self.install_program, error.host))
 
     @work(group="install")
     async def install_program(self, host: str) -> None:

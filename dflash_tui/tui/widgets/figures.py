@@ -279,16 +279,16 @@ class Tiles(Widget):
     def render(self) -> RenderResult:
         compact = self.size.height < 2 * len(self.rows)
         lines: list[Content] = []
-        rows = [leave_out(row, self.size.width, compact=compact) for row in self._list_rows(compact)]
+        rows = [hide_tiles(row, self.size.width, compact=compact) for row in self._list_rows(compact)]
         columns = max(map(len, rows), default=0)
         for row in rows:
-            widths = _widths([tile.columns for tile in row] if compact else [1] * columns, self.size.width)
+            widths = _compute_widths([tile.columns for tile in row] if compact else [1] * columns, self.size.width)
             placed = list(zip(row, widths, strict=False))
             if compact:
-                lines.append(Content("").join([_short(tile, width) for tile, width in placed]))
+                lines.append(Content("").join([_render_short(tile, width) for tile, width in placed]))
                 continue
             lines.append(Content.assemble(*((truncate(tile.name, w - 1).ljust(w), MUTED) for tile, w in placed)))
-            lines.append(Content("").join([_value(tile, width) for tile, width in placed]))
+            lines.append(Content("").join([_render_value(tile, width) for tile, width in placed]))
         return Content("\n").join(lines)
 
     def _list_rows(self, compact: bool) -> list[list[Tile]]:
@@ -296,7 +296,7 @@ class Tiles(Widget):
         return [[*first, *row] if number == 0 else list(row) for number, row in enumerate(self.rows)]
 
 
-def leave_out(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
+def hide_tiles(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
     """Return the tiles that fit in a row, dropping those of the highest rank first."""
     tiles = list(row)
 
@@ -309,18 +309,18 @@ def leave_out(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
     return tiles
 
 
-def _widths(shares: Sequence[int], width: int) -> list[int]:
+def _compute_widths(shares: Sequence[int], width: int) -> list[int]:
     ends = [width * end // max(1, sum(shares)) for end in accumulate(shares)]
     return [end - start for start, end in pairwise([0, *ends])]
 
 
-def _value(tile: Tile, width: int) -> Content:
+def _render_value(tile: Tile, width: int) -> Content:
     note = tile.note if len(tile.value) + len(tile.note) + 2 <= width else ""
     value = truncate(tile.value, width - 1)
     return Content.assemble((value, tile.style), (f" {note}".ljust(width - len(value)), MUTED))
 
 
-def _short(tile: Tile, width: int) -> Content:
+def _render_short(tile: Tile, width: int) -> Content:
     name = truncate(tile.short or tile.name, width - 1)
     value = truncate(tile.value, max(0, width - len(name) - 2))
     padding = " " * max(0, width - len(name) - len(value) - 1)
@@ -363,7 +363,7 @@ class RequestStrip(Widget):
     def render(self) -> RenderResult:
         width, height = self.size
         visible = self.requests[-max(1, width - _NAME - _VALUE) :]
-        return Content("\n").join([_row(*row, visible) for row in self.rows[: max(1, height)]])
+        return Content("\n").join([_render_row(*row, visible) for row in self.rows[: max(1, height)]])
 
 
 def _varies(values: Sequence[float | None]) -> bool:
@@ -379,12 +379,12 @@ def _format_cause(cycle: SlowCycle) -> str:
     return f"; {cycle.cause.replace('both', 'AL and steps/s')} drop" if cycle.cause else ""
 
 
-def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[FinishedRequest]) -> Content:
+def _render_row(name: str, figure: str, digits: int, color: str, requests: Sequence[FinishedRequest]) -> Content:
     values: list[float | None] = [getattr(request, figure) for request in requests]
     numbers = [value for value in values if value is not None]
     top = max(numbers, default=0.0)
     cells = "".join(
-        "✗" if request.failed else _cell(value, top) for request, value in zip(requests, values, strict=True)
+        "✗" if request.failed else _draw_cell(value, top) for request, value in zip(requests, values, strict=True)
     )
     value, style = values[-1], ""
     if value is None and numbers and not requests[-1].failed:
@@ -392,7 +392,7 @@ def _row(name: str, figure: str, digits: int, color: str, requests: Sequence[Fin
     return Content.assemble((f"{name:<{_NAME}}", MUTED), (cells, color), (f" {format_number(value, digits)}", style))
 
 
-def _cell(value: float | None, top: float) -> str:
+def _draw_cell(value: float | None, top: float) -> str:
     """Return a block of proportional height; a dot if the value is unknown."""
     if value is None or top <= 0:
         return "·"

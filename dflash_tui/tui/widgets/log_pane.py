@@ -61,7 +61,6 @@ class LogPane(ScrollView, can_focus=True):
         self.folding = True  # a search unfolds all rows
         self.following = True
         self.words, self.at = "", -1
-        self._matches: list[int] = []
         self._taken = 0
         self._state = RunState()
         self._place: int | None = None  # the line to scroll to after re-reading
@@ -96,7 +95,6 @@ class LogPane(ScrollView, can_focus=True):
         self._update_title()
 
     def _empty(self, first: int) -> None:
-        self._matches = []
         self.rows.clear(first)
         self.virtual_size = Size(0, 0)
         self.refresh()
@@ -119,10 +117,7 @@ class LogPane(ScrollView, can_focus=True):
         dropped, y = self.rows.drop(first), self.scroll_offset.y
         self.rows.next = state.line_count - new
         self._taken = state.line_count - new + some
-        before = len(self.rows)
         self.rows.take([state.lines[index] for index in range(-new, some - new)])
-        self._matches = [row - dropped for row in self._matches if row >= dropped and row - dropped < before]
-        self._matches += self.rows.find(self.words, before)
         self.at = max(-1, self.at - dropped)
         self.virtual_size = Size(self.rows.widest, len(self.rows))
         if self.following:
@@ -188,14 +183,13 @@ class LogPane(ScrollView, can_focus=True):
         if (fold := self.folding and not words) != self.rows.fold:
             self.rows.fold = fold  # the match may be in a folded row
             self._refill_in_place()
-        self._matches = self.rows.find(self.words)
         self.refresh()
         if words:
             self.action_match(-1)
         self._update_title()
 
     def action_match(self, step: int) -> None:
-        if matches := self._matches:
+        if matches := self.rows.find(self.words):
             if step > 0:
                 self.at = next((row for row in matches if row > self.at), matches[0])
             else:
@@ -278,7 +272,7 @@ class LogPane(ScrollView, can_focus=True):
         if level := self.rows.level:
             parts.append(f"{LEVELS[level]}: {self.rows.matching} of {self.rows.next - self.rows.first}")
         if self.words:
-            matches = self._matches
+            matches = self.rows.find(self.words)
             place = (
                 f"{matches.index(self.at) + 1} of {len(matches)}" if self.at in matches else f"{len(matches)} matches"
             )
@@ -396,11 +390,11 @@ class LogRows:
         """Return the index of a line's first row."""
         return bisect_left(self.rows, line, key=lambda row: row.line)
 
-    def find(self, words: str, first: int = 0) -> list[int]:
-        """Return the rows from `first` on that contain `words` in any case; of a wrapped row the first part."""
+    def find(self, words: str) -> list[int]:
+        """Return the rows that contain `words` in any case; of a wrapped row the first part."""
         if not words:
             return []
-        rows = enumerate(self.rows[first:], first)
+        rows = enumerate(self.rows)
         return [at for at, row in rows if (row.lines or row.whole or _NOTE in row.text) and words in _search_text(row)]
 
     def _add(self, line: LogLine) -> None:

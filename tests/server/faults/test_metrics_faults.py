@@ -19,7 +19,7 @@ def alarmed(state: RunState, reason: str) -> bool:
     return found == [("metrics", state.health_detail)] and reason in state.health_detail
 
 
-async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
+async def test_faulty_metrics_answers_raise_alarms(launch, tmp_path, monkeypatch):
     """Each fault in turn on one server: an alarm with the reason, no reading, no harm; then all is well again."""
     monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
     word = tmp_path / "word"
@@ -51,7 +51,7 @@ async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
         await until(lambda: find_alarms(state, time.time()) == [])
 
 
-async def test_counters_that_go_backwards_begin_anew(launch, tmp_path, monkeypatch):
+async def test_decreasing_counters_start_new_window(launch, tmp_path, monkeypatch):
     """As when a server was started again behind the same port: no rate spans the change."""
     monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
     word = tmp_path / "word"

@@ -69,7 +69,7 @@ async def test_broken_tls_is_unhealthy():
                 break
 
 
-async def test_attach_goes_on(capsys):
+async def test_attach_continues_after_tls_error(capsys):
     """It ended with the advice to make the folder writable."""
     async with breaking(METRICS, 20) as url:
         console.use_json(True)
@@ -86,7 +86,7 @@ async def test_attach_goes_on(capsys):
         watching.cancel()
 
 
-async def test_a_request_fails_and_says_why():
+async def test_failed_request_gives_reason():
     """In the middle of its answer."""
     async with breaking(STREAM) as url:
         done = await asyncio.wait_for(client.send_first_request(Server(url, "x")), PATIENCE)

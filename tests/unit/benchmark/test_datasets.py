@@ -30,7 +30,7 @@ def test_files_are_read_as_they_are_published(tmp_path, name):
     assert text in prompt.text
 
 
-def test_conversations_are_asked_by_their_first_question(tmp_path):
+def test_conversation_sends_its_first_question(tmp_path):
     """What begins with the model, is empty or a document is passed over; the array may be cut by its bound."""
     turns = [
         [{"from": "gpt", "value": "Hello, I am a model."}, {"from": "human", "value": "What is a lighthouse for?"}],
@@ -146,7 +146,7 @@ def test_repeated_texts_are_sent_as_they_are():
     "words",
     ["gsm8k:0", "random:5", "random:9999999,1,9", "repeat:repeat", "contexts:8k-4k", "contexts:999k", "repeat:nope"],
 )
-def test_what_is_no_suite_is_said(words):
+def test_invalid_suite_is_reported(words):
     with pytest.raises(UsageError) as caught:
         suites.load_suite(words)
     assert caught.value.hint

@@ -39,7 +39,7 @@ def test_vllm_bench_serve_reads_the_last_level(tmp_path):
     assert again.ttft == pytest.approx(0.3)
 
 
-def test_what_was_not_measured_is_left_out():
+def test_unmeasured_rows_are_omitted():
     alone = Measured("x", "m", 1.0, (RequestDone(5.0, "Code", 1, total=1.0, finish="stop"),))
     result = result_files.build_vllm_bench(alone)
     assert not any("ttft" in key or "tpot" in key or "spec_decode" in key for key in result)

@@ -52,7 +52,7 @@ def test_hostile_json_is_refused_in_words(tmp_path, text, what):
         result_files.load_imported_result(path)
 
 
-def test_no_file_and_a_folder_are_said(tmp_path):
+def test_no_file_and_a_folder_are_reported(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UsageError, match="cannot be read"):
             result_files.load_imported_result(path)

@@ -24,7 +24,7 @@ OF_NUMPY: list[tuple[list[float], list[float]]] = [
 
 
 @pytest.mark.parametrize(("values", "expected"), OF_NUMPY)
-def test_percentiles_are_those_of_numpy(values, expected):
+def test_percentiles_match_numpy(values, expected):
     shuffled = random.Random(1).sample(values, len(values))
     percentiles = Percentiles.from_values([*shuffled, None])
     assert percentiles is not None
@@ -52,7 +52,7 @@ def test_latencies_are_summarised_per_kind_and_overall():
     ("slo", "met"),
     [("ttft=0.2", 3), ("ttft=0.1", 0), ("tpot=0.02", 2), ("e2e=2", 3), ("ttft=0.3,tpot=0.02,e2e=5", 2)],
 )
-def test_goodput_counts_what_is_within_all_limits(slo, met):
+def test_goodput_counts_requests_within_all_limits(slo, met):
     """A request that failed or whose figure nobody knows is not."""
     done = [request(), request(), request(decode_tok_s=None), request(error="no")]
     goodput = Goodput.from_requests(summary.parse_slo(slo), done, 2.0)
@@ -61,6 +61,6 @@ def test_goodput_counts_what_is_within_all_limits(slo, met):
 
 
 @pytest.mark.parametrize("text", ["", "ttft", "ttft=x", "ttft=0", "itl=1", "e2e=inf", "tpot=nan", "ttft=1;e2e=2"])
-def test_what_is_no_objective_is_refused(text):
+def test_invalid_objective_is_refused(text):
     with pytest.raises(UsageError):
         summary.parse_slo(text)

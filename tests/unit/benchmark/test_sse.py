@@ -46,14 +46,14 @@ def test_tokens_and_the_end_are_read():
     "body",
     ['{"choices": [{"delta": 1}]}', "{not json", '{"a":' + "[" * 5000, '{"choices": ["\\ud800"]}'],
 )
-def test_what_is_no_chunk_is_an_error(body):
+def test_invalid_chunk_is_an_error(body):
     """Wrong types are an answer that cannot be read, and no end of ours; what came before still counts."""
     done = taken(GOOD, f"data: {body}").result()
     assert done.tokens == 3
     assert done.error.startswith("not JSON: ")
 
 
-def test_an_error_in_the_stream_is_told():
+def test_an_error_in_the_stream_is_reported():
     assert taken('data: {"error": {"message": "EngineCore died", "code": 500}}').result().error == "EngineCore died"
 
 
@@ -85,7 +85,7 @@ def test_answer_without_end_marker_is_incomplete(lines, error):
     ],
     ids=["JSON", "JSON in lines", "event", "many lines"],
 )
-def test_what_is_no_answer_is_quoted(body, said):
+def test_invalid_answer_is_quoted(body, said):
     """The beginning of it, in one line: it often says why there is no answer."""
     stream = taken(*body.split("\n"))
     stream.end()
@@ -156,7 +156,7 @@ def test_final_chunk_without_token_is_no_arrival():
     assert (done.finish, done.decode_tok_s, done.chunk_p50) == ("stop", None, None)
 
 
-def test_answers_are_told_apart_without_being_kept():
+def test_answers_are_compared_without_being_kept():
     """Wherever the chunks are cut; thinking is part of it."""
 
     def digests(*pieces: str, name: str = "content") -> tuple[str, ...]:
@@ -223,7 +223,7 @@ def test_decreasing_token_count_gives_no_speed():
     assert ("20000000" in done.error, "40" in done.error) == (True, True)
 
 
-def test_when_tokens_came_is_kept(monkeypatch):
+def test_token_arrival_times_are_kept(monkeypatch):
     """In milliseconds since the request was sent, as often as the count grew; of a server that counts."""
     times = iter((10.0, 10.2504, 10.5, 10.75))
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))

@@ -49,7 +49,7 @@ def test_overlapping_requests_count_time_once():
     assert busy_seconds([]) == 0
 
 
-def test_a_level_sums_up_what_succeeded():
+def test_level_summary_counts_successful_requests():
     """Output over busy time; failures are counted and stay out of the spreads."""
     level = measured(
         request(at=2), request(at=4, decode_tok_s=70.0), request(at=5, total=1, error="HTTP 500", tokens=0)
@@ -74,14 +74,14 @@ def test_acceptance_length_excludes_drafts_beyond_answer_end():
     assert level.acceptance_length == pytest.approx(180 / 50)
 
 
-def test_what_nobody_knows_is_a_dash():
+def test_unknown_figure_is_dash():
     """Beside others a request has no steps; one chunk has no speed."""
     row = benchmark_text.format_request(request(steps=None, decode_tok_s=None, ttft=None))
     assert row.split() == ["Code", "—", "—", "—", "—", "2.0", "s", "100", "length"]
     assert RequestFigures.from_requests([request(steps=0.0)]).acceptance_length is None
 
 
-def test_the_summary_is_for_eyes_and_greps(snapshot):
+def test_summary_lines_are_readable_and_greppable(snapshot):
     level = measured(*(request(kind, at=2 * n + 2) for n, kind in enumerate(("a", "b", "c", "d", "e"))))
     real = measured(request(), synthetic="")
     at_once = measured(request(), request("JSON", at=4.0, tokens=8, decode_tok_s=None))

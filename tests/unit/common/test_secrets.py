@@ -68,7 +68,7 @@ def test_values_of_our_environment_are_left_out(monkeypatch, folders):
         ("max_tokens", False), ("TOKENIZERS_PARALLELISM", False), ("eos_token", False), ("MONKEY", False),
     ],
 )  # fmt: skip
-def test_a_name_tells(name, secret):
+def test_secret_is_recognised_by_name(name, secret):
     assert secrets.is_secret(name) is secret
 
 

@@ -44,7 +44,7 @@ class AnyFile(msgspec.Struct, frozen=True):
         ("[1, [two]]", [1, ["two"]]),
     ],
 )  # fmt: skip
-def test_what_words_mean(text, value):
+def test_typed_words_become_values(text, value):
     """Numbers are decimal, keys are text, dates and other spellings of numbers stay what they are."""
     parsed = parse_yaml_value(text)
     assert (parsed, type(parsed)) == (value, type(value))

@@ -46,7 +46,7 @@ def test_packages_are_read_from_the_engine(folders, tmp_path):
     assert "numpy" not in told
 
 
-def test_nothing_tells_whose_machine_it_is(at_home):
+def test_report_does_not_identify_machine(at_home):
     """Tokens, home folders, user and host go, wherever they stand."""
     hostile = (
         f"ValueError: /data/people/margarete/models and /home/otto/x and /srv/margarete/y on kitchen-spark: {TOKEN}",

@@ -105,7 +105,7 @@ def test_every_recorded_failure_is_expected():
 
 
 @pytest.mark.parametrize("name", [f"{CPU}/dflash", f"{CPU}/sig_term_during"])
-def test_a_wanted_end_is_no_failure(name):
+def test_requested_stop_is_no_failure(name):
     """What dflash-tui was asked to end did not fail, whatever the log says."""
     assert diagnose_run(of(name, 0, Stopping(1.0))) is None
 
@@ -198,7 +198,7 @@ def test_old_bad_request_does_not_explain_kill():
     assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
 
 
-def test_final_cause_outranks_survived_errors():
+def test_final_cause_outranks_earlier_errors():
     """Thousands of bad requests, known or not, hide no later cause, and what follows from that hides it neither."""
     log = (BAD_REQUEST + "ERROR 01-01 00:01:00 [x.py:1] OSError: [Errno 24] Too many open files\n") * 1000
     log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"
@@ -221,7 +221,7 @@ def test_unknown_exception_explains_exit_right_after_it():
     )
 
 
-def test_what_the_recipe_knows_comes_first():
+def test_recipe_failure_precedes_table():
     """A recipe's own cause and fix stand before the table's."""
     known = RecipeFailure(
         sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"

@@ -74,7 +74,7 @@ def test_evidence_names_address_far_rank_missed():
     assert "10.77.0.9" in " ".join(explain("wrong-master").evidence)
 
 
-def test_what_the_keeper_saw_is_said():
+def test_keeper_state_is_reported():
     known = explain("stop1-sigstop-busy", state="suspended (2 of its processes were stopped by a signal)")
     assert (known.kind, known.confidence) == (SILENT, "certain")
     assert "stopped by a signal" in known.cause

@@ -134,7 +134,7 @@ POSTED = [
 
 
 @pytest.mark.parametrize("wrapping", ["{}", "Nov 22 10:00:00 spark vllm[1]: {}"])
-def test_what_users_posted_is_explained(explain, wrapping):
+def test_posted_logs_are_explained(explain, wrapping):
     """Root before symptom, with its line in full and what to do; wherever it ran."""
     for where, lines, kind, fix in POSTED:
         wrapped = "".join(f"{wrapping.format(line)}\n" for line in (lines + "\n" + ENDED).splitlines())
@@ -298,7 +298,7 @@ def test_fixed_release_is_named_unless_already_running(explain):
         b"Traceback (most recent call last):\n  File \"/srv/django/x.py\", line 3\nKeyError: 'x'\n",
     ],
 )
-def test_what_is_no_log_is_refused(explain, content):
+def test_invalid_log_is_refused(explain, content):
     """In one sentence, with exit code 2."""
     with pytest.raises(UsageError) as error:
         explain(content)
@@ -307,7 +307,7 @@ def test_what_is_no_log_is_refused(explain, content):
 
 
 @pytest.mark.parametrize("name", ["/nope/x.log", "/dev/zero"])
-def test_what_is_no_file_is_refused(name):
+def test_invalid_file_is_refused(name):
     with pytest.raises(UsageError):
         explain_log(LogSource(name))
 

@@ -114,7 +114,7 @@ TOO_FEW = (
 )
 
 
-def test_what_was_changed_is_undone_first():
+def test_changed_options_are_undone_first():
     changed = ("--set", "max-num-batched-tokens=1", "--num-speculative-tokens", "3", "--profile", "stock")
     [first, *_] = after(TOO_FEW, planned("gemma-4-26b-a4b", "--gpu", "h200", *changed))
     assert first.words == "without what you changed: num-speculative-tokens, max-num-batched-tokens"
@@ -155,7 +155,7 @@ def test_choices_by_hand_are_taken_back():
 
 @pytest.mark.usefixtures("flags_unknown")
 @pytest.mark.parametrize(("words", "name", "changes"), RECORDED)
-def test_what_is_offered_can_be_launched(words, name, changes):
+def test_offered_choice_can_be_launched(words, name, changes):
     """The command line is one that the parser takes, and it gives the changed plan."""
     plan = planned(*words)
     for helps in recorded(name, plan, port=8123):

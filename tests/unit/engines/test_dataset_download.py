@@ -49,7 +49,7 @@ def test_cached_dataset_needs_no_hub():
     assert [p.text for p in suites.load_suite("mt-bench").prompts] == ["How many?"]
 
 
-def test_what_is_nowhere_is_said():
+def test_missing_file_is_reported():
     with pytest.raises(DflashError) as caught:
         fetch("gsm8k")
     assert caught.value.evidence.startswith("offline: ")

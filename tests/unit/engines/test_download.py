@@ -98,7 +98,7 @@ def test_a_cancelled_download_is_resumed(server):
     assert server.sent(WEIGHTS)[-1].begins >= 3_000_000
 
 
-def test_what_was_kept_is_checked(server):
+def test_kept_part_is_checked(server):
     """A kept part that is not the beginning of the file is found out, removed, and the next call is right."""
     blob = model_hub.repository_folder("owner/m") / "blobs" / hub_server.etag(WEIGHTS, FILES[WEIGHTS])
     blob.parent.mkdir(parents=True)

@@ -69,7 +69,7 @@ def test_an_open_model_is_measured(server):
     assert model_hub.advise_access(model) == ""
 
 
-def test_a_whole_model_is_complete(server):
+def test_complete_model_has_all_files(server):
     """Every file in its full length."""
     at = cache(LOADED)
     model = look()
@@ -78,7 +78,7 @@ def test_a_whole_model_is_complete(server):
     assert (model.cached_bytes, model.missing_bytes) == (TOTAL, 0)
 
 
-def test_what_can_be_resumed_counts(server):
+def test_partial_download_counts_as_present(server):
     """The part of a download of ours, and not what a killed huggingface_hub left, which resumes nothing."""
     name = "model-00001-of-00002.safetensors"
     at = cache({other: data for other, data in LOADED.items() if other != name})
@@ -89,7 +89,7 @@ def test_what_can_be_resumed_counts(server):
     assert (model.missing_bytes, model.complete) == (2000, False)
 
 
-def test_no_weights_is_said(server):
+def test_no_weights_is_reported(server):
     """A repository that vLLM cannot load is not complete with its README."""
     server.repos["owner/m"] = {"config.json": b"{}"}
     model = look()
@@ -109,7 +109,7 @@ def test_no_weights_is_said(server):
         ("broken", "", (Access.UNREACHABLE, "network")),
     ],
 )
-def test_a_refusal_says_what_to_do(server, monkeypatch, refusal, token, expected):
+def test_refusal_gives_hint(server, monkeypatch, refusal, token, expected):
     """The evidence is the hub's own words, on one line."""
     server.refusal = refusal
     monkeypatch.setenv("HF_TOKEN", token)
@@ -146,7 +146,7 @@ def test_whole_snapshot_is_complete_without_hub(hub, monkeypatch):
         assert not look().complete
 
 
-def test_offline_asks_nobody(server, monkeypatch):
+def test_offline_mode_sends_no_request(server, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     cache(LOADED)
     model = look()
@@ -155,7 +155,7 @@ def test_offline_asks_nobody(server, monkeypatch):
     assert look("owner/other").complete is False
 
 
-def test_a_folder_is_taken_as_it_is(server, tmp_path):
+def test_model_folder_is_used_unchanged(server, tmp_path):
     (tmp_path / "config.json").write_bytes(b"{}")
     model = look(str(tmp_path))
     assert (model.complete, model.total_bytes, model.folder) == (True, None, str(tmp_path))  # its weights are not here

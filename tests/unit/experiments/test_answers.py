@@ -98,7 +98,7 @@ def test_tokens_are_compared_if_server_names_them():
     assert found.first.position == 6
 
 
-def test_digests_alone_show_difference_without_its_position():
+def test_digests_show_difference_without_position():
     """Digests are enough for the verdict."""
     measured, _ = said(modes(), [alike(), *[turned(alike(), range(9))] * 2, alike()])
     found = answers.compare_outputs(modes(), measured, 0, 1)
@@ -113,7 +113,7 @@ def test_digests_alone_show_difference_without_its_position():
         ((0, 1, 1, 0), {"temperature": None}, "the model's own"),
     ],
 )
-def test_what_cannot_be_known_is_unknown(order, changes, words, snapshot):
+def test_unknowable_values_are_unknown(order, changes, words, snapshot):
     """One boot of each, whose answers were compared nevertheless, or answers that were sampled."""
     found = compared([turned(alike(), range(9)) if arm else alike() for arm in order], modes(order, **changes))
     assert found.verdict is OutputVerdict.UNKNOWN
@@ -131,7 +131,7 @@ def test_what_cannot_be_known_is_unknown(order, changes, words, snapshot):
         ("", "", True),
     ],
 )
-def test_answers_that_no_model_gave_say_nothing(synthetic, script, known):
+def test_synthetic_answers_are_not_compared(synthetic, script, known):
     """Toy weights that a recipe builds are real ones to a verification; random weights and drawn drafts are not."""
     arms = {name: plan(synthetic=synthetic, build_script=script, env={"A": name}) for name in "ab"}
     found = compared([alike()] * 4, design("env.A", arms, (0, 1, 1, 0)))

@@ -46,7 +46,7 @@ def test_foreign_processors_exclude_ours_and_idle():
     assert boot_server.count_foreign_processors(ProcessorTimes(0, 100, 10), ProcessorTimes(0.5, 120, 20)) is None
 
 
-def test_what_the_server_works_is_ours():
+def test_cpu_time_of_server_counts():
     """A session that spins adds as much to ours as it works."""
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:

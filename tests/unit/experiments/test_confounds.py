@@ -134,7 +134,7 @@ def test_one_token_answer_is_flagged_without_refusal():
     assert evidence == ["boot 2: 1 of 5 requests (Q&A)"]
 
 
-def test_nothing_is_found_where_nothing_is():
+def test_harmless_difference_is_no_confound():
     """What eager brings with it, power caps in every boot and another port are no confounds."""
     ports = [
         msgspec.structs.replace(b, argv=tuple(w.replace("8000", f"800{b.number}") for w in b.argv)) for b in usual()
@@ -153,7 +153,7 @@ def test_caches_of_their_own_are_no_difference():
     assert find_confounds(modes(), own, 0, 1) == ()
 
 
-def test_what_is_varied_is_no_confound():
+def test_varied_setting_is_no_confound():
     """Another variable, patch, engine or flag in one arm is what was asked for."""
     on = plan(
         patches=("kernel",), env={"X": "1"}, engine_folder="/other", argv=(*plan().argv, "--max-num-seqs", "4"),

@@ -27,7 +27,7 @@ def replayed(name: str) -> RunState:
 
 
 @pytest.mark.parametrize("mode", CLIENT)
-def test_the_mean_is_what_a_client_counted(mode, snapshot):
+def test_mean_matches_count_of_client(mode, snapshot):
     """Within 2 %; and every place that shows such a run says that its weights and its acceptance are made up."""
     state = replayed(mode)
     assert state.launched
@@ -51,7 +51,7 @@ def test_a_start_in_graphs_mode_compiles_nothing(name):
     assert "without graphs" not in state.startup.facts
 
 
-def test_what_the_starts_took():
+def test_start_durations_are_listed():
     """By the log's own stamps; the first request's cost is apart."""
     eager, compiled = replayed("eager"), replayed("compile")
     assert eager.launched

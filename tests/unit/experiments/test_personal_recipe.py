@@ -46,7 +46,7 @@ def a_progress(request: LaunchRequest) -> tuple[Progress, TuneOutcome, planner.P
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_launches_what_was_measured(name):
+def test_saved_recipe_launches_measured_setting(name):
     """Same command but the port's, same variables, same patches, whatever the layers set."""
     cpu = recipe_loader.find_recipe(name).for_cpu
     request = LaunchRequest(
@@ -65,7 +65,7 @@ def test_it_launches_what_was_measured(name):
         assert theirs.replace(f"/{path.stem}-", f"/{name}-") == mine, field  # what is built is in a folder of that name
 
 
-def test_it_keeps_another_method():
+def test_saved_recipe_keeps_another_method():
     request = LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", method=Method.MTP, port=8500)
     progress, found, planned = a_progress(request)
     path = tuner.write_recipe(progress, found, planned.resolved, "mtp", overwrite=False)
@@ -73,7 +73,7 @@ def test_it_keeps_another_method():
     assert (path.stem, again.method, again.argv) == ("mtp", Method.MTP, planned.plan.argv)
 
 
-def test_it_says_by_what_it_came():
+def test_choice_names_its_source():
     progress, found, planned = a_progress(LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", mode=Mode.GRAPHS))
     path = tuner.write_recipe(progress, found, planned.resolved, "mine", overwrite=False)
     text = path.read_text()
@@ -114,7 +114,7 @@ def test_hand_chosen_engine_is_recorded_by_release(tmp_path, monkeypatch, name, 
     assert (plain.vllm, plain.distribution) == (vllm, distribution)
 
 
-def test_why_it_was_not_written_is_told(monkeypatch):
+def test_write_failure_is_reported(monkeypatch):
     """A recipe that cannot be written costs nothing of what was found, and is not lost without a word."""
     progress, _ = run_tune(a_tune(1200.0, ("mode=graphs",)), Truth({"mode=graphs": 2.0}), 1)
     assert tune_schedule.is_worth_keeping(tune_schedule.judge_tune(progress))

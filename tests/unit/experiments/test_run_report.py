@@ -28,7 +28,7 @@ def test_it_is_the_same_value_after_json():
     assert msgspec.json.decode(msgspec.json.encode(report), type=RunReport) == report
 
 
-def test_names_open_nothing_and_secrets_stay_here():
+def test_names_open_no_path_nor_secret():
     """Markup, control characters and tokens of a plan that anybody may have written."""
     report = the_sample()
     plan = msgspec.structs.replace(
@@ -45,7 +45,7 @@ def test_names_open_nothing_and_secrets_stay_here():
     assert "\n````text\n" in said
 
 
-def test_a_run_without_requests_says_so(snapshot):
+def test_run_without_requests_is_reported(snapshot):
     report = msgspec.structs.replace(the_sample(), requests=(), rates=None, ready=None, phases={})
     assert benchmark_text.render_run(report) == snapshot
 

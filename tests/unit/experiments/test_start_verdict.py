@@ -71,7 +71,7 @@ def test_starts_differing_by_chance_show_no_difference():
     assert shown <= 9, "the level of the interval is 95 %"
 
 
-def test_what_was_inspected_before_the_launch_counts():
+def test_earlier_model_inspection_counts():
     """Else a measure would win by doing the same work a moment earlier."""
     off, on = [50.0, 50.5, 49.5, 50.2], [30.0, 30.4, 29.8, 30.1]
     assert report_of(off, on, inspected=20.0).comparisons[0].word is Verdict.NO_DIFFERENCE

@@ -233,7 +233,7 @@ def test_single_prompt_and_boot_uses_repetitions():
     assert math.log(alone.ratio().high / alone.ratio().ratio) == pytest.approx(SWING)
 
 
-def test_only_what_both_arms_were_asked_counts():
+def test_only_prompts_of_both_arms_count():
     """A prompt that one boot lacks is left out; arms without a common one are not compared."""
     found = compared([[boot(10.0, 50.0), boot(10.0)], [boot(12.0, 1.0), boot(12.1, 1.0)]])
     assert found.ratio().ratio == pytest.approx(math.sqrt(1.2 * 1.21))

@@ -149,7 +149,7 @@ def test_untunable_request_is_refused_before_start(asked):
         tuner.build_tune(ExperimentRequest(DEMO), **asked)
 
 
-def test_too_short_budget_names_what_it_needs(monkeypatch):
+def test_too_short_budget_names_needed_time(monkeypatch):
     known = builder.DurationEstimate(100.0, True, "by 2 earlier boots of such experiments")
     monkeypatch.setattr(builder, "estimate_duration", lambda *_: known)
     with pytest.raises(UsageError) as refused:

@@ -77,7 +77,7 @@ def test_a_sweep_keeps_its_order():
         ("prefix-caching-hash-algo=sha256,xxhash", "has no effect here"),
     ],
 )
-def test_what_is_wrong_is_said(words, said):
+def test_invalid_variation_is_reported(words, said):
     """A mistake is told before anything begins."""
     with pytest.raises(UsageError, match=said):
         variation.parse_variation(words)

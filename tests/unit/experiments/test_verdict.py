@@ -39,7 +39,7 @@ def test_a_slower_arm_is_called_slower():
     assert only(modes(), boots(modes(), [12.0, 10.0, 10.1, 12.1])).word is Verdict.SLOWER
 
 
-def test_identical_arms_are_not_told_apart():
+def test_identical_arms_show_no_difference():
     """Boots that differ as boots do give no verdict, and what would have been found is told."""
     found = only(modes(), boots(modes(), [10.0, 10.2, 10.1, 10.3]))
     assert (found.word, found.cause) == (Verdict.NO_DIFFERENCE, "")
@@ -297,7 +297,7 @@ def test_single_boot_arms_borrow_spread_of_others():
     assert first.cv == pytest.approx(0.032, abs=0.001)
 
 
-def test_a_report_of_before_is_judged_anew(tmp_path):
+def test_older_report_is_judged_again(tmp_path):
     """What earlier rules wrote into an experiment's folder is read; its words, also on answers, are those of today."""
     of = modes((0, 1, 1, 0) * 2)
     # 5 % apart in steps/s with boots 3 % apart: hidden by twice the variation before, shown by the interval.

@@ -145,7 +145,7 @@ def test_a_machine_without_a_driver():
 
 
 @pytest.mark.parametrize(("spare", "level"), [(-1, CheckLevel.FAIL), (2, CheckLevel.OK)])
-def test_room_for_what_is_written(monkeypatch, folders, spare, level):
+def test_disk_room_for_written_files(monkeypatch, folders, spare, level):
     """Models that are missing and the engine, on one disk, and a little that is left."""
     missing = ModelAvailability("a/b", "main", Access.OPEN, total_bytes=60 * 10**9, missing_bytes=52 * 10**9)
     found = situation(RECIPE, DESKTOP, models=(missing,))
@@ -176,7 +176,7 @@ def up(made: PlannedLaunch, forced: str = "") -> None:
     asyncio.run(commands_up._bring_up(args, made._replace(forced=forced)))
 
 
-def test_what_fails_is_not_launched(made, capsys):
+def test_failed_check_blocks_launch(made, capsys):
     """The error names the check and the fix, with an exit code of its own; a reason overrules it and is recorded."""
     with pytest.raises(PreflightFailed, match="C compiler: CC is '/nowhere/cc'") as caught:
         up(made)

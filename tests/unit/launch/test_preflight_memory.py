@@ -43,14 +43,14 @@ def sized(target: float, drafter: float = 0.86) -> tuple[ModelAvailability, ...]
     )
 
 
-def test_it_fits(snapshot):
+def test_fitting_plan_passes_check(snapshot):
     found = check(situation(RECIPE, DESKTOP))
     assert found.level is CheckLevel.OK
     assert found.finding == snapshot
 
 
 @pytest.mark.parametrize("used", [4, 8])
-def test_what_others_use_is_left_to_them(used):
+def test_memory_of_other_programs_counts(used):
     tight = situation(RECIPE, replace(DESKTOP, memory_used=used * GIB))
     found = check(tight)
     assert found.level is CheckLevel.FAIL
@@ -100,7 +100,7 @@ def test_a_variant_that_fits_is_named():
         (QUIET._replace(swap_used=2 * GIB), 20, ["swap"]),
     ],
 )
-def test_what_counts_on_unified_memory(monkeypatch, memory, used, expected):
+def test_available_memory_on_unified_memory(monkeypatch, memory, used, expected):
     """File pages that CUDA may count as taken, and swap, which stalls a GB10."""
     monkeypatch.setattr(system, "read_system_memory", lambda: memory)
     shared = situation(RECIPE, replace(GB10, memory_used=used * GIB))

@@ -42,7 +42,7 @@ def test_a_published_launch_is_not_refused(name):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_refused_launch_says_why(name):
+def test_refused_launch_gives_reason(name):
     made = SITUATIONS[name]
     [check] = [check for check in pair.check_pair(made.resolved, made.plan) if check.name == "recipe"]
     assert made.resolved.standing.why.split(". ")[0] in check.finding

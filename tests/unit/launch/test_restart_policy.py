@@ -29,7 +29,7 @@ SERVED, NEVER = RunState(warm_at=5.0), RunState()
         (SERVED, "killed", [899.0, 950.0], True),
     ],
 )
-def test_what_is_launched_again(state, kind, earlier, again):
+def test_restart_follows_policy(state, kind, earlier, again):
     """What served, or died by chance, and not too often lately; no server that somebody ended."""
     assert bool(session.explain_no_restart(POLICY, state, kind, earlier, 1000.0)) is not again
 
@@ -55,7 +55,7 @@ def test_it_is_off_unless_asked_for(snapshot):
 
 
 @pytest.mark.parametrize("settings", [{"restart.times": -1}, {"restart.often": 1}, {"restart.times": "x"}])
-def test_what_cannot_be_set_is_said(settings):
+def test_invalid_restart_setting_is_reported(settings):
     with pytest.raises(UsageError, match="--set restart: ") as caught:
         resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings)
     assert caught.value.hint.startswith("there is times, within_s, wait_s")

@@ -53,7 +53,7 @@ def test_choosing(wanted, count, chosen):
         ("4", 1, "GPU 4 cannot be used"),
     ],
 )
-def test_what_cannot_be_chosen(wanted, count, words):
+def test_impossible_choices_are_refused(wanted, count, words):
     """The error says what there is."""
     with pytest.raises(UsageError) as error:
         choose_gpus(MIXED, wanted, count)
@@ -71,7 +71,7 @@ def test_nothing_to_choose_from():
         choose_gpus(twins, "GPU-aa")
 
 
-def test_what_the_shell_allows_is_kept():
+def test_cuda_visible_devices_is_kept():
     """NVML shows every GPU, whatever CUDA_VISIBLE_DEVICES says."""
     first, second = Gpu(0, uuid="GPU-aaaa"), Gpu(1, uuid="GPU-bbbb")
     assert filter_visible_gpus((first, second), None) == (first, second)

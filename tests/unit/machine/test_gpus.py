@@ -55,7 +55,7 @@ def test_gb10_reports_memory_of_its_machine(look):
     assert card.processes == (GpuProcess(int(PID), psutil.Process().name(), 21 * GIB),)
 
 
-def test_a_laptop_is_told_from_a_desktop(look):
+def test_laptop_and_desktop_gpus_are_distinguished(look):
     """Both are a 5090; the laptop throttles, the desktop does not say which process uses what."""
     (laptop,), (desktop,) = look("laptop").gpus, look("desktop").gpus
     assert (laptop.hardware, laptop.memory_total) == (Hardware.RTX_5090_LAPTOP, 24463 * MIB)
@@ -99,7 +99,7 @@ def test_a_gpu_in_trouble_hides_no_other(look, machine, words):
         ("no-gpu", "the driver runs but shows none"),
     ],
 )
-def test_why_there_is_none(look, machine, words):
+def test_missing_gpu_gives_reason(look, machine, words):
     """A sentence says what is the matter and what to do."""
     found = look(machine)
     assert words in found.why_none
@@ -146,7 +146,7 @@ def test_memory_of_processes(stand_in_nvml, machine, ours, others):
     assert fake_nvml.python(stand_in_nvml, machine, USE, STAND_IN_PID=PID) == [ours, others]
 
 
-def test_memory_of_processes_that_share_it(stand_in_nvml):
+def test_shared_gpu_memory_is_listed_per_process(stand_in_nvml):
     """On unified memory what is not the GPU's counts too, and is named so."""
     ours, others = fake_nvml.python(stand_in_nvml, "gb10", USE, STAND_IN_PID=PID)
     assert ours == [21 * GIB, meminfo()[0], "GPU"]
@@ -181,7 +181,7 @@ print(json.dumps([first, *turned_away, threads, nvml.probe_gpus().gpus[0].name, 
 """
 
 
-def test_a_driver_that_hangs_keeps_nobody(stand_in_nvml, tmp_path):
+def test_hanging_driver_times_out(stand_in_nvml, tmp_path):
     """One call hangs, later ones return at once without another thread, and it all works when the driver is back."""
     until = str(tmp_path / "until")
     first, second, memory, threads, name, after = fake_nvml.python(stand_in_nvml, "hanging", HANG, STAND_IN_UNTIL=until)

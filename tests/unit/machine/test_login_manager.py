@@ -25,7 +25,7 @@ STAYS, GOES = "Name=ann\nLinger=yes", "Name=ann\nLinger=no"
         (UBUNTU, None, 1000, ("RemoveIPC=yes",)),  # who lingers is unknown, which is no
     ],
 )
-def test_what_ends_a_detached_server(manager, user, uid, settings):
+def test_logout_settings_that_end_server(manager, user, uid, settings):
     risk = judge_logout(manager, user, uid)
     assert risk is not None
     assert risk.settings == settings

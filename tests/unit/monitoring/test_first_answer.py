@@ -51,7 +51,7 @@ def test_answers_that_begin_alike(a, b, alike):
         (Answer("ವ cdot Ваш", (77, 12, 9)), True),
     ],
 )
-def test_what_looks_like_noise(answer, is_noise):
+def test_noisy_answers_are_recognised(answer, is_noise):
     assert bool(first_answer.describe_noise(answer)) is is_noise
 
 
@@ -69,7 +69,7 @@ def test_later_answers_are_compared_with_first(folders, plan):
     assert (str(record), record.stat().st_mode & 0o777) == (held.record, 0o600)
 
 
-def test_noise_is_told_and_not_kept(folders, plan):
+def test_noise_is_reported_and_not_kept(folders, plan):
     noise = Answer("!!!!!!!!", (0,) * 8)
     for _ in range(2):
         held = first_answer.hold_answer(run_of(plan, far_ranks=FAR), noise)

@@ -33,7 +33,7 @@ def folded(events) -> RunState:
     return state
 
 
-def test_the_sample_tells_what_the_h200_did():
+def test_sample_replays_h200_run():
     state = folded(recording.find_recording("sample").events())
     assert state.launched
     assert state.launched.synthetic == ""
@@ -116,7 +116,7 @@ def test_decompression_bomb_is_refused(tmp_path, parts):
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x05\x06" + bytes(18)])
-def test_what_is_no_archive_is_refused(tmp_path, data):
+def test_invalid_archive_is_refused(tmp_path, data):
     path = tmp_path / "a.zip"
     path.write_bytes(data)
     with pytest.raises(UsageError, match="not a recording"):
@@ -238,7 +238,7 @@ def test_player_gives_only_events_that_are_due(clock):
     assert not list(player.due_events(9))
 
 
-def test_a_paused_player_stands_still(clock):
+def test_paused_player_does_not_advance(clock):
     player = Player(recording.find_recording("sample"), clock=clock)
     clock.at = 10
     player.pause(True)
@@ -249,7 +249,7 @@ def test_a_paused_player_stands_still(clock):
     assert player.position == 15
 
 
-def test_speed_changes_from_here_on(clock):
+def test_speed_change_applies_from_now(clock):
     player = Player(recording.find_recording("sample"), speed=4.0, clock=clock)
     clock.at = 10
     player.change_speed(1)
@@ -286,7 +286,7 @@ def test_only_seeking_backwards_restarts_playback(clock):
     assert player.finished
 
 
-def test_after_the_end_it_begins_anew(clock):
+def test_finished_playback_starts_over(clock):
     player = Player(recording.find_recording("sample"), at=1e9, clock=clock)
     list(player.due_events(9))
     player.pause(False)

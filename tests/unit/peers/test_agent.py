@@ -73,7 +73,7 @@ def test_wrong_request_is_answered_with_error(verb, line, word, folders):
     assert (code, said["event"], word in said["what"]) == (2, "error", True)
 
 
-def test_what_a_worker_starts_is_no_worker():
+def test_child_of_worker_is_no_worker():
     """Between fork and exec it has the name of its parent."""
     words = ["VLLM::Worker_TP1", "-c", "import os, time; os.fork(); time.sleep(600)"]
     both = [subprocess.Popen(words, executable=sys.executable) for _ in range(2)]

@@ -118,7 +118,7 @@ def test_each_host_takes_its_share_of_gpus():
         ({"headless": True}, "headless"),
     ],
 )
-def test_what_cannot_be_split(settings, word):
+def test_unsplittable_set_up_is_refused(settings, word):
     with pytest.raises(UsageError, match=word):
         check_cluster(resolved := resolve(**settings), count_gpus_needed(resolved.flags))
 

@@ -19,7 +19,7 @@ def planned(recipe: str = "gemma-4-26b-a4b", gpu: str = "h200", vllm: str | None
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_compared_answers_make_it_the_default(gpu):
+def test_compared_answers_make_fast_default(gpu):
     plan = planned(gpu=gpu).plan
     assert (plan.set_up, plan.mode, plan.patches) == (SetUp.FAST, Mode.COMPILE, ("triton-split-verify-0.24",))
     assert (plan.env[V2], plan.find_flag("max-num-seqs")) == ("1", "8")
@@ -60,7 +60,7 @@ def test_each_release_has_its_patch(vllm, patch, runner):
     assert (plan.patches, plan.env.get(V2)) == ((patch,), runner)
 
 
-def test_what_is_set_by_hand_wins():
+def test_manual_setting_wins():
     plan = planned(set_up=SetUp.FAST, mode=Mode.GRAPHS, settings={"max-num-seqs": "4", f"env.{V2}": "0"}).plan
     assert (plan.mode, plan.find_flag("max-num-seqs"), plan.env[V2]) == (Mode.GRAPHS, "4", "0")
     assert planned(settings={"max-num-seqs": "20"}).plan.set_up is SetUp.PUBLISHED

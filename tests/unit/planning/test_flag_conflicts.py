@@ -20,12 +20,12 @@ def find(batched: int | None, length: int, sequences: int, *, chunked: bool, vll
 
 
 @pytest.mark.parametrize(("batched", "length", "sequences", "chunked"), TAKEN)
-def test_what_goes_together_passes(batched, length, sequences, chunked):
+def test_matching_pair_passes(batched, length, sequences, chunked):
     assert find(batched, length, sequences, chunked=chunked) == []
 
 
 @pytest.mark.parametrize(("batched", "length", "sequences", "chunked"), REFUSED)
-def test_what_does_not_go_together_is_named(batched, length, sequences, chunked):
+def test_mismatched_pair_is_named(batched, length, sequences, chunked):
     [problem] = find(batched, length, sequences, chunked=chunked)
     assert f"{batched}" in problem
 

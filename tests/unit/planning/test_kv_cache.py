@@ -27,7 +27,7 @@ def test_kv_cache_size_matches_vllm_on_cpu(name, drafter_layers):
     assert GIB / needed == pytest.approx(requests, rel=0.001)
 
 
-def test_the_longest_request_is_what_vllm_estimated():
+def test_longest_request_matches_vllm_estimate():
     """With 8 MiB vLLM said that 8064 tokens fit; one block of 128 is its own."""
     estimated = recordings.said("cpu-vllm-0.32.0/fail_max_model_len_kv", r"estimated maximum model length is (\d+)")
     cache = KvCache((ModelConfig(num_hidden_layers=4, num_key_value_heads=2, head_dim=32),), in_flight=2048)

@@ -66,7 +66,7 @@ def test_another_method_drafts_its_own_way():
     assert (plan.drafter, [model.name for model in plan.models]) == ("", ["owner/target"])
 
 
-def test_what_is_set_by_hand_wins():
+def test_manual_setting_wins():
     settings: dict[str, Any] = {"n": 2, "drafter.model": "owner/assistant", "drafter.revision": "v2"}
     plan = plan_of(Method.MTP, **settings)
     expected = {"method": "mtp", "model": "owner/assistant", "revision": "v2"}

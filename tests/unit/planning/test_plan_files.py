@@ -58,7 +58,7 @@ def described(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_plan_reads_as_it_did(name, monkeypatch, pytestconfig):
+def test_stored_plan_reads_back_equal(name, monkeypatch, pytestconfig):
     """A machine without a GPU plans for any; the whole text is compared, the command above all."""
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
     recipe, hardware, profile, variant = CHOICES[name]

@@ -26,7 +26,7 @@ def test_every_listed_release_has_its_flags():
         "max-model",  # a beginning, as vLLM's parser completes it
     ],
 )
-def test_what_vllm_takes_passes(name):
+def test_valid_flags_pass(name):
     assert not any("no flag" in mistake for mistake in serve_flags.find_mistakes("0.33.0", [f"--{name}"]))
 
 
@@ -72,7 +72,7 @@ def test_shipped_recipes_pass_flag_check_of_release():
 
 
 @pytest.mark.index
-def test_the_table_is_what_the_wheels_say():
+def test_table_matches_published_wheels():
     try:
         assert serve_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
     except requests.RequestException as error:

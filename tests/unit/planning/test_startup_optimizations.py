@@ -101,7 +101,7 @@ def test_missing_startup_measure_names_release_with_it():
         assert f"--vllm {since}" in (error.value.hint or "")
 
 
-def test_stock_is_what_vllm_serve_alone_does():
+def test_stock_equals_plain_vllm_serve():
     stock = planned(vllm="0.32.0", settings={name: value == "true" for name, value in ALL_OPTIMIZATIONS_OFF.items()})
     assert not {ROOT, METHOD, PLAN} & stock.env.keys()
     assert all(OPTIMIZATIONS[name].is_fixed for name in stock.start)

@@ -55,7 +55,7 @@ def test_three_lines_come_first(snapshot):
 
 
 @pytest.mark.parametrize(("others", "cause"), [(0.0, "boots of eager spread by"), (1.5, "other processes kept")])
-def test_noise_is_told_with_its_cause(others, cause):
+def test_noise_is_reported_with_cause(others, cause):
     """An interval wider than a factor of 2 has no figure, neither in words nor in a picture."""
     design = modes()
     made = [
@@ -86,7 +86,7 @@ def test_commands_have_no_secrets():
     assert "HF_TOKEN=[left out] OMP_NUM_THREADS=2 " in said
 
 
-def test_what_is_refused_still_shows_its_figures():
+def test_refused_verdict_still_shows_figures():
     """The reason stands in the verdict; both arms stand in the table."""
     report = a_report()
     other = [replace(boot, versions={"vllm": "0.31.0"}) if boot.arm else boot for boot in report.boots]
@@ -105,7 +105,7 @@ def test_a_sweep_names_its_plateau():
     assert said.count("\n") <= 60
 
 
-def test_text_of_others_opens_nothing():
+def test_foreign_text_opens_nothing():
     report = a_report(recipe=f"`{HOSTILE}|", synthetic=f"{HOSTILE}\n# x")
     broken = replace(
         report.boots[3], engine=f"{HOSTILE} \x1b[31m| y |\n# z", versions={"a": "[c](https://evil.example)"}
@@ -135,7 +135,7 @@ RENDERERS = {
         "[a](https://evil.example) <https://evil.example> &#64;octocat &commat;octocat #12 Q&A",
     ],
 )
-def test_text_of_others_becomes_no_link(text, renderer):
+def test_foreign_text_becomes_no_link(text, renderer):
     """The same characters are shown, and nothing stands there that GitHub links or tells somebody about."""
     parser = RENDERERS[renderer]
     kinds = [token.type for token in parser.parseInline(text)[0].children or ()]
@@ -148,7 +148,7 @@ def test_text_of_others_becomes_no_link(text, renderer):
     assert "#1" not in shown
 
 
-def test_boots_without_a_verdict_are_told_too():
+def test_boots_without_verdict_are_reported():
     """An experiment that is halted has figures, and says that it is not complete."""
     said = experiment_report.render_markdown(ExperimentReport(a_design(), (a_boot(0, 0),), (), complete=False))
     assert "**Not complete**: 1 of 4 boots are over." in said

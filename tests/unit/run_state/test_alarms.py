@@ -82,7 +82,7 @@ def test_graphs_that_vllm_dropped_are_an_alarm(mode, line, what):
     ("hardware", "arguments", "is_raised"),
     [("gb10", "{'max_model_len': 4096}", True), ("gb10", "{'moe_backend': 'marlin'}", False), ("h100", "{}", False)],
 )
-def test_marlin_that_nobody_asked_for(hardware, arguments, is_raised):
+def test_marlin_without_flag_is_alarm(hardware, arguments, is_raised):
     """The weights are in FP4 and the GPU has FP4: its own kernels were meant."""
     reader = LogReader(0.0, 0.0)
     lines = (f"non-default args: {arguments}", NO_FP4)
@@ -94,7 +94,7 @@ def test_a_server_that_works_has_no_alarm():
     assert raised(folded(*working(0, 300)), 299.5) == {}
 
 
-def test_a_server_that_rests_has_no_alarm():
+def test_idle_server_has_no_alarm():
     assert raised(folded(*working(0, 100), *resting(counters(990.0), 100, 900)), 895.0) == {}
 
 
@@ -425,7 +425,7 @@ def test_drafts_that_are_never_accepted(shares, n):
 
 
 @pytest.mark.parametrize(("accepted", "is_raised"), [(0.5, True), (2.0, False)])
-def test_acceptance_far_below_what_was_published(accepted, is_raised):
+def test_acceptance_far_below_published_is_alarm(accepted, is_raised):
     state = folded(replace(LAUNCHED, published_length=4.0), *working(0, 100, accepted=accepted))
     assert ("below published" in raised(state, 99.0)) is is_raised
 
@@ -434,7 +434,7 @@ def test_acceptance_far_below_what_was_published(accepted, is_raised):
     ("running", "usage", "max_seqs", "kind"),
     [(1, 0.7, "", "kv cache"), (4, 0.2, "4", "queue"), (4, 0.2, "", "queue"), (0, 0.0, "", None)],
 )
-def test_requests_that_wait_say_what_for(running, usage, max_seqs, kind):
+def test_waiting_requests_give_reason(running, usage, max_seqs, kind):
     """The KV cache has no room for one more, or --max-num-seqs lets no more run."""
     lines = [f"non-default args: {{'max_num_seqs': {max_seqs}}}"] if max_seqs else []
     waiting = counters(90.0, running=running, waiting=2, kv_usage=usage)

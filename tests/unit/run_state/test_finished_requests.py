@@ -73,7 +73,7 @@ def test_requests_finished_in_reading_gap_are_omitted():
     assert [round(request.tok_s or 0) for request in state.finished.requests] == [200]
 
 
-def test_the_cycle_is_found_in_what_finished():
+def test_slow_cycle_is_found_in_finished_requests():
     """From the counters of the server alone, and not searched for again until another request finishes."""
     state, tokens, seconds, steps = folded(counted(0, 0, 0, 0, 0)), 0.0, 0.0, 0.0
     for place in range(40):

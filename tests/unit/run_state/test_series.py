@@ -42,7 +42,7 @@ def test_day_is_thinned_but_windows_stay_exact():
     assert [new.tok_s, new.seconds] == pytest.approx([8.0, 600.0])
 
 
-def test_a_hole_survives_the_thinning():
+def test_gap_remains_after_thinning_samples():
     """What nobody recorded a day ago is still a hole after the samples around it were thinned."""
     track = CounterSeries()
     for second in [*range(1000), *range(1100, 12_000)]:
@@ -108,7 +108,7 @@ def test_window_is_exact_only_at_readings():
     assert cut.acceptance != pytest.approx(182 / 469, rel=0.001)
 
 
-def test_columns_stand_still_between_their_bounds():
+def test_chart_columns_are_stable_between_bounds():
     """While a column has not passed, those before it do not move, whatever the time within it."""
     track = CounterSeries()
     for second in range(200):
@@ -171,7 +171,7 @@ def test_histograms_of_two_servers_have_no_difference():
 
 
 @pytest.mark.parametrize("name", ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"])
-def test_histograms_are_those_of_the_body(name):
+def test_histograms_match_response_body(name):
     """Bucket by bucket as recorded: their sum is the count that the server states itself."""
     text = recordings.metrics(name, "end")
     found = parse_metrics(text)

@@ -57,7 +57,7 @@ def test_each_published_figure_gets_a_word():
     assert found[0].value == 22
 
 
-def test_what_is_not_known_gets_none():
+def test_unknown_value_gets_none():
     """Requests that ran at once are no single stream, failed ones have no speed, a few steps tell nothing."""
     requests = [FinishedRequest(0.0, "", 99.0, averaged_over=4), FinishedRequest(1.0, "Math", None, failed=True)]
     assert compare_with_published(BAND, rates(0.3, 3.1, steps=5), requests) == []

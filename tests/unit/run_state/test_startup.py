@@ -52,7 +52,7 @@ def test_processes_that_work_are_no_stall():
         assert found.warning is warning
 
 
-def test_old_samples_say_nothing_about_now():
+def test_old_samples_are_ignored():
     """When nobody measures any more, the processes are unknown instead of idle."""
     startup = recorded_startups.state(SILENT, 120.0).startup
     startup.apply(Activity(80.0, 1.0, 0, 5000))

@@ -211,7 +211,7 @@ def test_a_window_begins_inside_an_idle_time():
     assert found.tok_s == pytest.approx(20.0)
 
 
-def test_events_survive_the_file():
+def test_events_read_back_equal():
     """Every event comes back from its JSON line; a line that is none is skipped."""
     for event in (
         reading(1.5, 3),

@@ -46,7 +46,7 @@ def test_a_source_line_is_no_error(prefix):
         ("", ""),
     ],
 )
-def test_a_problem_says_which_process_failed(prefix, process):
+def test_problem_names_failed_process(prefix, process):
     [problem] = problems(f"{prefix}RuntimeError: Could not find nvcc\n")
     assert (problem.kind, problem.process) == ("nvcc", process)
 

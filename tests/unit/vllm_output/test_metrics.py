@@ -25,7 +25,7 @@ def whole(text: str, name: str) -> float:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_counters_are_those_of_the_body(name):
+def test_counters_match_response_body(name):
     """The few lines parsed give the same sums as parsing everything."""
     text = recordings.metrics(name, "end")
     counters = parse_counters(text)
@@ -234,7 +234,7 @@ def test_what_prometheus_client_writes_is_read_back(label, value, position):
     "line",
     ["vllm:x", 'vllm:x{a="b} 1', "vllm:x{a=b} 1", "vllm:x 1_0", "vllm:x one"],
 )  # fmt: skip
-def test_what_is_no_sample_is_none(line):
+def test_invalid_sample_is_none(line):
     assert parse_sample(line) is None
 
 

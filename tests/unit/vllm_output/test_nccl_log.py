@@ -42,7 +42,7 @@ DOES_WITHOUT = (
         ("INFO 11-24 01:00:00 [x.py:1] Using network Socket", ""),
     ],
 )
-def test_what_a_line_says(line, network):
+def test_log_line_becomes_event(line, network):
     lines = NetworkReader()
     lines.read_line(line)
     assert lines.network == network

@@ -96,7 +96,7 @@ def test_warm_up_is_separate_from_kv_cache(warm):
     ("words", "seconds", "compilation"),
     [("42.11 s", 42.11, None), ("42.11 s (compilation: 10.02 s — language_model: 9.00 s)", 42.11, 10.02)],
 )
-def test_what_initializing_took_is_kept(words, seconds, compilation):
+def test_initialization_time_is_kept(words, seconds, compilation):
     """In the words of each release."""
     [event] = [event for event in log(INITIALIZED.format(words)) if isinstance(event, EngineInitialized)]
     assert (event.seconds, event.compilation) == (seconds, compilation)
@@ -115,7 +115,7 @@ def test_log_states_speculation_figures_without_metrics():
     assert found == [SpeculationLogged(1.0, 3.31, 108, 374, (0.8, 0.51)), SpeculationLogged(2.0, None, 0, 0)]
 
 
-def test_what_is_no_number_is_no_figure():
+def test_invalid_number_is_no_figure():
     """A server may write anything where a figure stands."""
     events = log("Model loading took 1.2.3 GiB and 1 seconds", "Application startup complete.")
     assert any("1.2" in getattr(event, "text", "") for event in events)

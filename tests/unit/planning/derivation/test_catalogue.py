@@ -58,7 +58,7 @@ def test_shipped_catalogue_names_source_of_each_figure():
         ("glm-5.3-flash/mtp", Hardware.H200, []),
     ],
 )  # fmt: skip
-def test_what_fits_a_machine(pair, hardware, repos):
+def test_pairs_that_fit_machine(pair, hardware, repos):
     shipped, budget = catalogue.load_catalogue(), catalogue.typical_budget(hardware)
     assert budget
     [chosen] = [each for each in shipped.pairs if each.id == pair]
@@ -99,7 +99,7 @@ LYING: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("data", LYING.values(), ids=LYING)
-def test_what_is_no_catalogue_is_refused(data):
+def test_invalid_catalogue_is_refused(data):
     with pytest.raises(UsageError):
         catalogue.decode_catalogue(data)
 

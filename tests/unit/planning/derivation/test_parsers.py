@@ -58,7 +58,7 @@ def test_parsers_follow_the_chat_template(template, tools, reasoning):
         ("[TOOL_CALLS]", set(), "mistral needs [TOOL_CALLS]"),
     ],
 )
-def test_a_plan_without_a_parser_says_why(template, tokens, why):
+def test_plan_without_parser_gives_reason(template, tokens, why):
     name, reason = choose(template, tokens)[0]
     assert not name
     assert why in reason

@@ -105,7 +105,7 @@ def refused(path: Path) -> tuple[str, int, str]:
     return key, int(line), reason
 
 
-def test_the_whole_recipe_is_right(tmp_path):
+def test_unchanged_recipe_has_no_mistake(tmp_path):
     """What the mistakes below are made in has none, and has every part."""
     recipe = recipe_loader.load_recipe(written(tmp_path, FULL))
     assert recipe.name == "mine"

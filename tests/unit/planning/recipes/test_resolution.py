@@ -218,7 +218,7 @@ def test_figures_of_other_setups_come_last_labelled(count, expected):
         ({}, ""),
     ],
 )
-def test_figures_that_say_nothing_are_labelled(changes, expected):
+def test_synthetic_figures_are_labelled(changes, expected):
     """Random weights and synthetic acceptance, in a recipe or by hand."""
     made = resolve_recipe(RECIPE, settings=changes)
     assert (made.synthetic, build_plan(made).synthetic) == (expected, expected)
