@@ -22,7 +22,7 @@ def parsed(*words: str):
     return build_parser().parse_args(["ab", *words])
 
 
-def test_a_recipe_stands_for_run():
+def test_ab_recipe_is_short_for_run():
     """`ab RECIPE` and options before it begin an experiment; an action is an action."""
     assert vars(parsed("demo-cpu", "--honest")) == vars(parsed("run", "demo-cpu", "--honest"))
     assert parsed("--honest", "demo-cpu").recipe == "demo-cpu"

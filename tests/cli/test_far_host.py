@@ -74,7 +74,7 @@ def test_piped_input_arrives(far):
     assert there.stdout
 
 
-def test_what_colours_travels_and_no_token(far, tmp_path):
+def test_colour_variables_travel_but_no_token(far, tmp_path):
     near, there = tmp_path / "near-variables", tmp_path / "far-variables"
     put_far_program(far, f'env >{near}; sh -c "$words"')
     program = far.folder / ".local" / "bin" / "dflash-tui"

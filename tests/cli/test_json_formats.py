@@ -107,7 +107,7 @@ SILENT = {"stop --orphans", "runs history"}  # nothing outlived a server here, a
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_lines_are_as_their_schema_says(name, home, capsys):
+def test_json_lines_match_schema(name, home, capsys):
     main([*CASES[name].format(run=home).split(), "--json"])
     lines = capsys.readouterr().out.splitlines()
     assert lines or name in SILENT

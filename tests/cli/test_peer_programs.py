@@ -36,7 +36,7 @@ def test_untrusted_recipe_without_terminal_is_refused(far, capsys, words):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_an_option_says_yes(far, capsys, words):
+def test_install_peers_installs_without_asking(far, capsys, words):
     """Once; then the host answers."""
     assert main([*words, "--install-peers"]) == 2
     said = capsys.readouterr().err
@@ -60,7 +60,7 @@ def test_json_caller_is_not_asked_to_install(far, capsys):
 
 
 @pytest.mark.parametrize(("answer", "is_installed"), [("y", True), ("n", False)])
-def test_on_a_terminal_it_asks(far, terminal, answer, is_installed):
+def test_terminal_asks_before_installing(far, terminal, answer, is_installed):
     window = terminal(*COMMANDS[0])
     assert "spark-b has no dflash-tui" in window.until(b"[y/N]").decode()
     window.type(f"{answer}\r")

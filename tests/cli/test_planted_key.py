@@ -20,7 +20,7 @@ WRITTEN = (
 )
 
 
-def test_no_file_has_it(tmp_path, monkeypatch):
+def test_no_written_file_has_key(tmp_path, monkeypatch):
     """Reports, pictures, a bug report and exported runs."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
     here = tmp_path / "here"

@@ -110,7 +110,7 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
     assert (mine / "mine.yaml").read_text() == FULL
 
 
-def test_the_shipped_schema_is_the_structs(capsys):
+def test_shipped_schema_matches_structs(capsys):
     """What is printed is what is shipped; `recipes schema` writes it anew after a change of the structs."""
     assert main.main(["recipes", "schema"]) == 0
     assert capsys.readouterr().out == (RECIPES / "recipe.schema.json").read_text()

@@ -15,7 +15,7 @@ def replay(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
-def test_lines_are_those_of_attach():
+def test_replay_lines_match_attach():
     done = replay("sample", "--plain")
     assert done.returncode == 0
     rows = done.stdout.splitlines()

@@ -113,7 +113,7 @@ def test_shipped_recipe_is_trusted_until_changed(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
-def test_on_a_terminal_it_asks(engine, terminal, answer):
+def test_terminal_asks_before_installing(engine, terminal, answer):
     """Once, with what the recipe runs; only yes is yes."""
     window = terminal("engine", "install", "fake")
     assert PRELOAD in window.until(b"[y/N]").decode()

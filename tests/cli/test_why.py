@@ -42,7 +42,7 @@ def test_why_prints_cause_evidence_fix_and_command(failed, capsys, snapshot):
     assert told.replace(str(failed.log), "LOG") == snapshot
 
 
-def test_it_is_json(failed, capsys):
+def test_why_prints_json(failed, capsys):
     """One object, with what the words are made of."""
     assert main(["why", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

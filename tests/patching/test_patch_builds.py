@@ -51,7 +51,7 @@ def test_build_cuda_is_read_from_its_packages(packages, cuda):
         ("gb10-cutlass-fp8", VllmBuild("vllm", "0.20.2", 12), Hardware.GB10, ""),
     ],
 )
-def test_who_needs_a_patch(name, build, hardware, why):
+def test_patch_applies_by_build_and_hardware(name, build, hardware, why):
     """By distribution, release, CUDA and hardware; upstream is named when it has it.
 
     A build that is no release, and one that is newer than the last that was verified, have to be looked at.

@@ -47,7 +47,7 @@ def test_detached_launch_reports_early_server_death(port, ends, monkeypatch, cap
     assert ("nothing works today" in capsys.readouterr().err) is ends
 
 
-def test_who_waits_returns_when_it_is_ready(port):
+def test_wait_returns_when_ready(port):
     """The server has answered a request by then, with --bench been measured, and goes on."""
     fake_engine.make(port)
     done = up("--detach", "--bench")

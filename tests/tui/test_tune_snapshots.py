@@ -70,7 +70,7 @@ def test_on_its_way(snap_compare, monkeypatch):
     assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING"))
 
 
-def test_at_its_beginning(text_compare, monkeypatch):
+def test_tune_at_its_beginning(text_compare, monkeypatch):
     """Nothing is measured yet, and what follows depends on it."""
     use(monkeypatch, a_view(0, driven=True, synthetic="random weights"))
     assert text_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE RUNNING SYNTHETIC"))
@@ -88,7 +88,7 @@ def test_over(snap_compare, monkeypatch):
     assert snap_compare(app(now=BASE), terminal_size=(120, 36), run_before=shown("TUNE FINISHED"))
 
 
-def test_one_that_cannot_be_read(text_compare, monkeypatch):
+def test_unreadable_tune_shows_error(text_compare, monkeypatch):
     def broken(_folder: object) -> ExperimentView:
         raise UsageError(
             "it is not an experiment", evidence="its experiment.json cannot be read", hint="dflash-tui ab list"

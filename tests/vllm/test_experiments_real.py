@@ -38,7 +38,7 @@ async def test_experiment_finds_and_explains_patch_effect(demo_engine, own_engin
         await wait_for(pilot, lambda: "boots    2 boots: on off" in text(panel))
         await pilot.press("enter")
         deadline = time.monotonic() + PATIENCE
-        while "arms: medians of boots" not in text(panel):
+        while "arms, medians of boots" not in text(panel):
             assert time.monotonic() < deadline, text(panel)
             await pilot.pause(1)
         report = store.read_report(store.experiment_folder(store.list_experiments()[0].id))

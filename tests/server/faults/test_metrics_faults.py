@@ -19,7 +19,7 @@ def alarmed(state: RunState, reason: str) -> bool:
     return found == [("metrics", state.health_detail)] and reason in state.health_detail
 
 
-async def test_what_metrics_may_answer(launch, tmp_path, monkeypatch):
+async def test_faulty_metrics_answers_raise_alarms(launch, tmp_path, monkeypatch):
     """Each fault in turn on one server: an alarm with the reason, no reading, no harm; then all is well again."""
     monkeypatch.setattr(recorder, "SAMPLE_INTERVAL", 0.1)
     word = tmp_path / "word"

@@ -24,7 +24,7 @@ OF_NUMPY: list[tuple[list[float], list[float]]] = [
 
 
 @pytest.mark.parametrize(("values", "expected"), OF_NUMPY)
-def test_percentiles_are_those_of_numpy(values, expected):
+def test_percentiles_match_numpy(values, expected):
     shuffled = random.Random(1).sample(values, len(values))
     percentiles = Percentiles.from_values([*shuffled, None])
     assert percentiles is not None

@@ -198,7 +198,7 @@ def test_old_bad_request_does_not_explain_kill():
     assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
 
 
-def test_final_cause_outranks_survived_errors():
+def test_final_cause_outranks_earlier_errors():
     """Thousands of bad requests, known or not, hide no later cause, and what follows from that hides it neither."""
     log = (BAD_REQUEST + "ERROR 01-01 00:01:00 [x.py:1] OSError: [Errno 24] Too many open files\n") * 1000
     log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"

@@ -15,7 +15,7 @@ def settings(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
 
 
-def test_places_are_those_of_huggingface_hub(monkeypatch, tmp_path):
+def test_cache_folders_match_huggingface_hub(monkeypatch, tmp_path):
     assert model_hub.hub_cache_folder() == tmp_path / "hf" / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", "$HF_HOME/elsewhere")
     assert model_hub.hub_cache_folder() == tmp_path / "hf" / "elsewhere"

@@ -16,5 +16,5 @@ from dflash_tui.engines.uv_process import advise_on_install_error
         ("it is bad", "`engine`"),
     ],
 )
-def test_the_cause_decides(tmp_path, evidence, names):
+def test_install_advice_follows_cause(tmp_path, evidence, names):
     assert names in advise_on_install_error(evidence, tmp_path / "none")

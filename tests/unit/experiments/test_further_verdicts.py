@@ -63,14 +63,14 @@ def test_single_stream_output_needs_no_window():
     assert (OUTPUT, 8) not in judge(several, measured(several, (EAGER, FASTER), windows=False))
 
 
-def test_what_refuses_the_verdict_refuses_these_too():
+def test_refused_verdict_refuses_further_ones():
     of = modes(ORDER)
     made = measured(of, (EAGER, FASTER))
     made[1] = boot(of, 1, made[1].requests, gpus=("another",))
     assert {one.word for one in judge(of, made).values()} == {Verdict.REFUSED}
 
 
-def test_where_starts_are_judged_nothing_else_is():
+def test_measured_starts_send_no_prompts():
     of = modes(ORDER, measures_start=True)
     made = [boot(of, number, (), start="measured", ready=60.0 * JITTER[number]) for number in range(8)]
     (one,) = verdict.build_report(of, made).comparisons

@@ -65,7 +65,7 @@ def test_saved_recipe_launches_measured_setting(name):
         assert theirs.replace(f"/{path.stem}-", f"/{name}-") == mine, field  # what is built is in a folder of that name
 
 
-def test_it_keeps_another_method():
+def test_saved_recipe_keeps_another_method():
     request = LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", method=Method.MTP, port=8500)
     progress, found, planned = a_progress(request)
     path = tuner.write_recipe(progress, found, planned.resolved, "mtp", overwrite=False)

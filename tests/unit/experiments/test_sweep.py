@@ -29,7 +29,7 @@ def swept(of: Design, found: list[Boot]) -> Sweep:
     return sweep
 
 
-def test_of_a_plateau_the_smallest_is_recommended():
+def test_smallest_of_plateau_is_recommended():
     """8 is the fastest, 12 is like it and 15 is not; 4 is slower. The curve is in the order of the numbers."""
     of = sweep("8", "4", "15", "12")
     found = swept(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0}))
@@ -48,7 +48,7 @@ def test_of_a_plateau_the_smallest_is_recommended():
     assert found.points[0].al == pytest.approx(3.0)
 
 
-def test_of_other_numbers_the_fastest_is_recommended():
+def test_fastest_of_other_numbers_is_recommended():
     """Only of drafted tokens is fewer better by itself."""
     of = replace(sweep("8", "4", "15", "12"), vary="max-num-seqs")
     found = swept(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0}))

@@ -43,7 +43,7 @@ def sized(target: float, drafter: float = 0.86) -> tuple[ModelAvailability, ...]
     )
 
 
-def test_it_fits(snapshot):
+def test_fitting_plan_passes_check(snapshot):
     found = check(situation(RECIPE, DESKTOP))
     assert found.level is CheckLevel.OK
     assert found.finding == snapshot

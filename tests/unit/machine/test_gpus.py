@@ -99,7 +99,7 @@ def test_a_gpu_in_trouble_hides_no_other(look, machine, words):
         ("no-gpu", "the driver runs but shows none"),
     ],
 )
-def test_why_there_is_none(look, machine, words):
+def test_missing_gpu_gives_reason(look, machine, words):
     """A sentence says what is the matter and what to do."""
     found = look(machine)
     assert words in found.why_none

@@ -174,7 +174,7 @@ def test_disk_speed_is_measured_without_page_cache(cached, tmp_path):
     assert system.measure_read_speed([]) is None
 
 
-def test_who_holds_a_port():
+def test_port_holder_is_named():
     """Somebody who listens there has a name and a pid; a port that is only connected to is nobody's."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

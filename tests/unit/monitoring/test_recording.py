@@ -249,7 +249,7 @@ def test_paused_player_does_not_advance(clock):
     assert player.position == 15
 
 
-def test_speed_changes_from_here_on(clock):
+def test_speed_change_applies_from_now(clock):
     player = Player(recording.find_recording("sample"), speed=4.0, clock=clock)
     clock.at = 10
     player.change_speed(1)

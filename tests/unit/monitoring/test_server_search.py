@@ -83,7 +83,7 @@ def test_programs_other_than_servers_are_not_asked(monkeypatch):
     assert asyncio.run(find_foreign_servers()) == []
 
 
-def test_ps_lists_it(capsys):
+def test_ps_lists_foreign_server(capsys):
     with serving() as (port, pid):
         assert main(["ps"]) == 0
         text = capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_the_command_names_mode_and_sizes():
         (7, {"max-num-seqs": 4, "compilation-config": {"cudagraph_capture_sizes": [8, 32]}}, [8, 32]),
     ],
 )
-def test_the_sizes_are_those_of_decode_steps(tokens, settings, sizes):
+def test_capture_sizes_match_decode_steps(tokens, settings, sizes):
     """A step verifies n+1 tokens of each request, up to as many requests as fit; sizes set by hand stay."""
     assert config_of(planned(tokens=tokens, settings=settings))["cudagraph_capture_sizes"] == sizes
 

@@ -19,7 +19,7 @@ def planned(recipe: str = "gemma-4-26b-a4b", gpu: str = "h200", vllm: str | None
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_compared_answers_make_it_the_default(gpu):
+def test_compared_answers_make_fast_default(gpu):
     plan = planned(gpu=gpu).plan
     assert (plan.set_up, plan.mode, plan.patches) == (SetUp.FAST, Mode.COMPILE, ("triton-split-verify-0.24",))
     assert (plan.env[V2], plan.find_flag("max-num-seqs")) == ("1", "8")

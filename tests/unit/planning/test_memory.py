@@ -241,7 +241,7 @@ def test_an_automatic_length_fits(word):
         (Hardware.GB10, 119 * GIB, "0.33.0", (2048, 256)),
     ],
 )
-def test_what_vllm_schedules_by_default(hardware, total, vllm, expected):
+def test_default_batch_limits_match_vllm(hardware, total, vllm, expected):
     plain = gemma(vllm, **{"max-num-batched-tokens": None})
     assert memory.read_batch_limits(plain, GpuMemory(hardware, total, total, unified=False)) == expected
     given = gemma(vllm, **{"max-num-batched-tokens": 4096, "max-num-seqs": 4})

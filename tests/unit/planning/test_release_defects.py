@@ -47,7 +47,7 @@ def test_plan_names_defects_of_its_release(vllm, references):
     assert all("--vllm 0.2" in text for text in found)
 
 
-def test_patch_removes_the_defect_it_mends():
+def test_patch_removes_its_defect():
     name = "gemma4-draft-mm-prefix"
     [unmended] = [text for text in defects("gemma-4-26b-a4b", "0.23.0") if "42175" in text]
     assert f"--set patches.{name}=true" in unmended

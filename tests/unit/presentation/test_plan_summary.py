@@ -39,7 +39,7 @@ def test_each_row_has_its_value(words, label, value):
     assert dict(rows(*words))[label].startswith(value)
 
 
-def test_figures_of_several_hosts_are_of_each():
+def test_each_host_has_its_figures():
     planned = command_line.planned("glm-5.3-flash", "--gpu", "gb10")
     shown = dict(rows("glm-5.3-flash", "--gpu", "gb10"))
     assert "unified memory on each of 4 hosts" in shown["fits"]

@@ -171,7 +171,7 @@ def test_histograms_of_two_servers_have_no_difference():
 
 
 @pytest.mark.parametrize("name", ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"])
-def test_histograms_are_those_of_the_body(name):
+def test_histograms_match_response_body(name):
     """Bucket by bucket as recorded: their sum is the count that the server states itself."""
     text = recordings.metrics(name, "end")
     found = parse_metrics(text)

@@ -25,7 +25,7 @@ def whole(text: str, name: str) -> float:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_counters_are_those_of_the_body(name):
+def test_counters_match_response_body(name):
     """The few lines parsed give the same sums as parsing everything."""
     text = recordings.metrics(name, "end")
     counters = parse_counters(text)

@@ -212,7 +212,7 @@ def test_unknown_draft_count_must_be_given():
     assert derive_pair(target, known, tokens=5).tokens == 7  # the launch takes what was asked for, and warns
 
 
-def test_flags_are_those_of_the_published_commands():
+def test_flags_match_published_commands():
     assert derived(QWEN_27B).flags == {}
     flags = derived(LAGUNA, None, Method.NGRAM).flags
     assert (flags["trust-remote-code"], flags["kv-cache-dtype"]) == (True, "fp8")
