@@ -399,7 +399,10 @@ class RequestDone(Event, frozen=True, tag="request"):
     cached: Amount | None = None
     """Prompt tokens that the prefix cache answered, by the server's counters; None with several streams."""
     calls: Whole = 0
-    """Tool calls of the answer, and those that do not parse: no offered function, no JSON, or an argument missing."""
+    """Tool calls of the answer, and those that do not parse: no offered function, no JSON, or an argument missing.
+
+    An answer that was cut at its limit has none that does not parse.
+    """
     broken_calls: Whole = 0
 
     @property

@@ -351,8 +351,13 @@ class CompletionStream:
             digests=(self._whole.hexdigest(),) if self._length else (),
             status=self.status,
             calls=len(self.calls),
-            broken_calls=sum(not _parses(name, words, self.tools) for name, words in self.calls.values()),
+            broken_calls=self._count_broken_calls(),
         )
+
+    def _count_broken_calls(self) -> int:
+        if self._finish == "length":  # the last one may be cut
+            return 0
+        return sum(not _parses(name, words, self.tools) for name, words in self.calls.values())
 
     def count_tokens(self, since: float = 0.0, until: float = math.inf) -> int:
         """Return how many tokens arrived between two times of `time.perf_counter`."""

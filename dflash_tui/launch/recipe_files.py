@@ -48,25 +48,23 @@ def own_recipe_file(name: str) -> Path:
     return paths.user_recipes_folder() / f"{name}.yaml"
 
 
-def refuse_shipped_name(name: str, hint: str) -> None:
-    """Raise UsageError if a shipped recipe has this name, since commands refer to it; `hint` says what to do."""
-    if name in recipe_loader.list_shipped_files():
-        raise UsageError(f"a recipe called '{name}' is shipped", hint=hint)
+def refuse_name(name: str, shipped: str = "", *, replace: bool = False) -> None:
+    """Raise UsageError if the user's recipe of this name may not be written.
 
-
-def refuse_name(name: str, *, replace: bool = False) -> None:
-    """Raise UsageError if the user's recipe of this name may not be written."""
+    Commands refer to shipped recipes by name; with `shipped`, their names are refused with that hint.
+    """
     path = own_recipe_file(check_name(name))
+    if shipped and name in recipe_loader.list_shipped_files():
+        raise UsageError(f"a recipe called '{name}' is shipped", hint=shipped)
     if path.exists() and not replace:
         raise UsageError(f"{path} already exists", hint=f"edit it, or print it with dflash-tui recipes show {name}")
 
 
-def add_own_recipe(name: str, text: str, schema: str = "", *, replace: bool = False) -> Path:
-    """Write a recipe into the user's folder; return its path.
+def add_own_recipe(name: str, text: str, schema: str = "") -> Path:
+    """Write a recipe into the user's folder, in place of one of that name; return its path.
 
     The JSON `schema` of recipes is written beside it and named in its first line, for editors.
     """
-    refuse_name(name, replace=replace)
     path = own_recipe_file(name)
     private_files.ensure_private_folder(path.parent)
     if schema:

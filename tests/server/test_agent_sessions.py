@@ -57,6 +57,11 @@ def test_a_broken_tool_call_is_counted(dropped, broken):
     assert ("0 of 1 parse" if broken else "1 of 1 parse") in to_terminal([build_turns(done)])
 
 
+def test_a_call_that_was_cut_is_not_broken():
+    done = sent_to(OpenAIServer(call=CALL, dropped=2, finish="length"))
+    assert not any(request.broken_calls for request in done)
+
+
 def test_calls_need_offered_functions_and_their_arguments():
     for call in (("erase_disk", ("{}",)), ("read_file", ('{"file": "x"}',)), ("read_file", ('["x"]',))):
         assert all(request.broken_calls for request in sent_to(OpenAIServer(call=call)))

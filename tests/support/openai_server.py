@@ -29,6 +29,7 @@ class OpenAIServer:
     """The function that its answers call, and the pieces of the arguments."""
     dropped: int | None = None
     """The piece of these arguments that its stream loses."""
+    finish: str = "stop"
     usage: bool = True
     refused: tuple[str, ...] = ()
     """The fields of a request that it answers with HTTP 400."""
@@ -97,7 +98,7 @@ class OpenAIServer:
             functions = [{"name": name, "arguments": ""}, *({"arguments": piece} for piece in sent)]
             calls = [{"delta": {"tool_calls": [{"index": 0, "function": function}]}} for function in functions]
             events += [{"choices": [call]} for call in calls]
-        events.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        events.append({"choices": [{"delta": {}, "finish_reason": self.finish}]})
         counted = {"usage": {"completion_tokens": 8, "prompt_tokens": 5}} if self.usage else {}
         events.append({"choices": []} | counted | self.last)
         for event in events:

@@ -183,10 +183,8 @@ def recipes_show(args: argparse.Namespace) -> int:
 
 def recipes_new(args: argparse.Namespace) -> int:
     """Write a recipe into the user's folder, from the template, a recipe or a model; print its path."""
-    recipe_files.refuse_name(args.name)
-    if not args.like:  # it would hide a shipped recipe and its variants
-        hint = f"choose another name, or copy that recipe: --like {args.name}"
-        recipe_files.refuse_shipped_name(args.name, hint)
+    # Without --like it would hide a shipped recipe and its variants.
+    recipe_files.refuse_name(args.name, "" if args.like else f"choose another name, or copy it: --like {args.name}")
     source = recipe_loader.recipe_path(args.like) if args.like else paths.bundled_folder("recipes") / "_template.yaml"
     is_own = not args.like or recipe_trust.is_trusted(recipe_loader.load_recipe(source))
     if args.target:
@@ -217,7 +215,7 @@ def recipes_add(args: argparse.Namespace) -> int:
     except UnicodeDecodeError:
         raise RecipeError(f"{args.source}: not UTF-8") from None
     recipe = _check_text(name, text, args.source)
-    _report_and_add(recipe, text, (), args)
+    _report_and_add(recipe, text, ())
     return 0
 
 
@@ -225,7 +223,7 @@ def recipes_import(args: argparse.Namespace) -> int:
     """Make a recipe of a `vllm serve` command; print what was left out."""
     imported = import_recipe(args.words)
     recipe = _check_text(_choose_name(args, imported.name), imported.text, "the command")
-    _report_and_add(recipe, imported.text, imported.left_out, args)
+    _report_and_add(recipe, imported.text, imported.left_out)
     return 0
 
 
@@ -255,8 +253,7 @@ def recipes_update(args: argparse.Namespace) -> int:
 
 def _choose_name(args: argparse.Namespace, default: str) -> str:
     name: str = args.name or default
-    recipe_files.refuse_shipped_name(name, "give this one another name: --name NAME")
-    recipe_files.refuse_name(name, replace=args.replace)
+    recipe_files.refuse_name(name, "give this one another name: --name NAME", replace=args.replace)
     return name
 
 
@@ -270,7 +267,7 @@ def _check_text(name: str, text: str, source: str) -> Recipe:
             raise RecipeError(error.what.replace(str(path), source), hint=error.hint) from None
 
 
-def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], args: argparse.Namespace) -> None:
+def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...]) -> None:
     ingredients = recipe_trust.list_ingredients(recipe, patch_file.load_all_patches()[0])
     mistakes = tuple(find_recipe_mistakes(recipe))
     clean_left_out = tuple(LeftOut(redact_secrets(omission.what), omission.why) for omission in left_out)
@@ -282,7 +279,7 @@ def _report_and_add(recipe: Recipe, text: str, left_out: tuple[LeftOut, ...], ar
         print_status(str(ingredient))
     for mistake in mistakes:
         print_status(f"wrong       {mistake}; correct it in the file")
-    print_text(str(recipe_files.add_own_recipe(recipe.name, text, replace=args.replace)))
+    print_text(str(recipe_files.add_own_recipe(recipe.name, text)))
     print_status(f"checked; a launch asks before it runs any part of it. Next: dflash-tui plan {recipe.name}")
 
 

@@ -227,7 +227,8 @@ def _unknown_figures(pair: _ArmPair) -> Iterator[Confound]:
         if evidence:
             why = _WITHOUT_SPEED if pair.measure == TOKENS else ""
             what = f"requests without a figure in {pair.measure}"
-            yield Confound(what, "; ".join(evidence)[:_LONGEST] + why, refuses=lost)
+            # A cell of a map has other prompts.
+            yield Confound(what, "; ".join(evidence)[:_LONGEST] + why, refuses=lost and not pair.design.by_kind)
 
 
 def _busy_processors(pair: _ArmPair) -> Iterator[Confound]:

@@ -293,7 +293,7 @@ def _find_break_even(
             )
             if saving:
                 tokens, low, high = stats.divide(abs(later), part, saving.seconds, saving.part)
-                paid = (tokens, tokens / saving.tokens) if saving.is_shown else (None, None)
+                paid = (tokens, tokens / saving.tokens) if saving.is_shown and saving.seconds > 0 else (None, None)
                 even = replace(even, tokens=paid[0], requests=paid[1], low=low, high=high)
             break_evens.append(even)
     return tuple(break_evens)

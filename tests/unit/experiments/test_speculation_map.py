@@ -15,7 +15,7 @@ STREAMS = (1, 16)
 GAINS = {("code", 1): 2.1, ("code", 16): 1.4, ("prose", 1): 1.3, ("prose", 16): 0.6}
 
 
-def mapped(gains=GAINS, arms=None, vary="spec", **changes) -> ExperimentReport:
+def mapped(gains=GAINS, arms=None, vary="spec", starts=(40.0, 40.0, 40.0), **changes) -> ExperimentReport:
     plans = arms or {"off": a_plan(tokens=0), "on": a_plan()}
     order = (*range(len(plans)), *reversed(range(len(plans))))
     design = a_design(plans, order, vary, by_kind=True, concurrency=STREAMS, temperature=0.0)
@@ -27,7 +27,7 @@ def mapped(gains=GAINS, arms=None, vary="spec", **changes) -> ExperimentReport:
             for place in range(4)
         )
         plan = design.arms[arm].plan
-        boots.append(a_boot(number, arm, requests=requests, argv=plan.argv, env=plan.env, **changes))
+        boots.append(a_boot(number, arm, start=starts[arm], requests=requests, argv=plan.argv, env=plan.env, **changes))
     return verdict.build_report(design, boots)
 
 
@@ -86,3 +86,10 @@ def test_map_is_shown_as_one_table():
     assert "1 STREAM" in text
     assert "16 streams: no speculation" in text
     assert "| code | 2.1" in render_markdown(report)
+
+
+def test_break_even_survives_gains_that_turn_with_load():
+    """Faster over all cells and slower at the fewest streams, where seconds are saved: it never catches up."""
+    report = mapped({("code", 1): 0.9, ("code", 16): 3.0}, starts=(40.0, 60.0))
+    assert all(even.tokens is None for even in report.comparisons[0].break_even)
+    assert to_terminal(build_report(report, details=True))
