@@ -74,7 +74,7 @@ async def test_catalogue_drafters_come_first_without_hub(asked, monkeypatch):
     assert asked == []
 
 
-@pytest.mark.parametrize(("model", "words"), [("owner/alone", "nothing is known"), ("owner/silent", "no answer")])
+@pytest.mark.parametrize(("model", "words"), [("owner/alone", "no drafter is known"), ("owner/silent", "no answer")])
 async def test_missing_drafters_and_silent_hub_are_reported(asked, model, words):
     panel = app({"toy": a_recipe()})
     async with panel.run_test(size=(60, 20)) as pilot:
