@@ -120,7 +120,7 @@ async def test_confirmed_stop_halts_experiment_until_resume():
     async with panel.run_test(size=(120, 36)) as pilot:
         await planned(pilot, "n=7,4")
         await pilot.press("enter")
-        await patient(pilot, "measuring")
+        await wait_for(pilot, lambda: re.search(r"request \d+ of|, \d+ requests? answered", text(panel)) is not None)
         await pilot.press("S")
         await wait_for(pilot, lambda: isinstance(panel.screen, Confirm))
         await pilot.press("y")

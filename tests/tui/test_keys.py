@@ -101,4 +101,4 @@ async def test_start_help_explains_phases(starting):
         explained = dict(list_keys(panel.screen)[-1].keys)
         assert {*Phase, *Step, Health.HEALTHY, Health.WARM} <= set(explained)
         await pilot.press("question_mark", "end")
-        await shows(pilot, "unattributed  time of which")
+        await shows(pilot, "unattributed  time that the log")

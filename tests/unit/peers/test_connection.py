@@ -66,7 +66,7 @@ def test_why_a_host_is_not_reached(code, errors, words, ssh):
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "a b", "$(x)"])
 def test_invalid_host_name_never_reaches_ssh(host):
-    with pytest.raises(UsageError, match="not a name"):
+    with pytest.raises(UsageError, match="not a host name"):
         transport.build_agent_command(host, "hello")
 
 
