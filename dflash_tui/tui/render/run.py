@@ -208,20 +208,14 @@ def _fold_phases(rows: list[StartupRow], drawn: list[Content], room: int, width:
 
 def _render_facts(state: RunState, width: int, most: int) -> list[Content]:
     """Return facts about the server, as many per line as fit."""
-    lines: list[list[tuple[str, str]]] = [[]]
-    free = width
+    lines: list[Content] = []
     for label, value in list_facts(state):
-        needed = len(label) + len(value) + 4
-        if needed > free and lines[-1]:
-            lines.append([])
-            free = width
-        lines[-1].append((label, value))
-        free -= needed
-    drawn = []
-    for facts in lines[:most] if lines[0] else []:
-        parts = [part for label, value in facts for part in ((f"{label} ", MUTED), (f"{value}   ", "$foreground"))]
-        drawn.append(Content.assemble(*parts).rstrip())
-    return drawn
+        fact = Content.assemble((f"{label} ", MUTED), (f"{value}   ", "$foreground"))
+        if lines and lines[-1].cell_length + fact.cell_length <= width:
+            lines[-1] += fact
+        else:
+            lines.append(fact)
+    return [line.rstrip() for line in lines[:most]]
 
 
 def _render_row(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
