@@ -170,7 +170,10 @@ def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: flo
     Long names are truncated so that they stay distinct.
     """
     longest = max((len(run.plan.recipe) for run in runs), default=0)
-    cells = [_list_run_facts(run, now) for run in runs]
+    ages = [format_duration(server_process.measure_age(run, now)) for run in runs]
+    cells = [
+        (f"  :{run.plan.port}", f"  age {age}", f"  {run.plan.mode.value}") for run, age in zip(runs, ages, strict=True)
+    ]
     for count in (3, 2, 1):  # the name has precedence
         facts = ["".join(row[:count]) for row in cells]
         room = width - 2 - max(map(len, facts), default=0)
@@ -186,11 +189,6 @@ def render_servers(runs: Sequence[Run], foreign: Sequence[FoundServer], now: flo
         name = truncate_middle(server.model or "vLLM", max(12, width - 2 - len(about)))
         rows.append(Content.assemble(("○ ", "$accent"), (name, "bold"), (about, MUTED_ROW)))
     return rows
-
-
-def _list_run_facts(run: Run, now: float) -> tuple[str, str, str]:
-    age = format_duration(server_process.measure_age(run, now))
-    return f"  :{run.plan.port}", f"  age {age}", f"  {run.plan.mode.value}"
 
 
 def render_fact(name: str, value: str, width: int) -> Content:

@@ -208,20 +208,14 @@ def _fold_phases(rows: list[StartupRow], drawn: list[Content], room: int, width:
 
 def _render_facts(state: RunState, width: int, most: int) -> list[Content]:
     """Return facts about the server, as many per line as fit."""
-    lines: list[list[tuple[str, str]]] = [[]]
-    free = width
+    lines: list[Content] = []
     for label, value in list_facts(state):
-        needed = len(label) + len(value) + 4
-        if needed > free and lines[-1]:
-            lines.append([])
-            free = width
-        lines[-1].append((label, value))
-        free -= needed
-    drawn = []
-    for facts in lines[:most] if lines[0] else []:
-        parts = [part for label, value in facts for part in ((f"{label} ", MUTED), (f"{value}   ", "$foreground"))]
-        drawn.append(Content.assemble(*parts).rstrip())
-    return drawn
+        fact = Content.assemble((f"{label} ", MUTED), (f"{value}   ", "$foreground"))
+        if lines and lines[-1].cell_length + fact.cell_length <= width:
+            lines[-1] += fact
+        else:
+            lines.append(fact)
+    return [line.rstrip() for line in lines[:most]]
 
 
 def _render_row(row: StartupRow, longest: float, width: int, *, timed: bool) -> Content:
@@ -246,6 +240,8 @@ def _render_row(row: StartupRow, longest: float, width: int, *, timed: bool) -> 
 
 _HERE = "this machine"
 _LONGEST_NAME, _RANK_STATE = 19, 10
+# The mark and its style, the state, the facts, and the link after its problem.
+_RankCells = tuple[tuple[str, str], str, list[str], tuple[str, str]]
 _RANK_MARKS = {
     RankState.RUNNING: ("●", "$success"),
     RankState.SUSPENDED: ("!", "bold $warning"),
@@ -254,14 +250,6 @@ _RANK_MARKS = {
     RankState.STOPPED: ("■", "$foreground"),
     RankState.LEFT: ("!", "bold $warning"),
 }
-_FAILED = ("✗", "bold $error")
-_NEAR_MARKS = {
-    "warm": ("●", "$success"),
-    "healthy": ("●", "$primary"),
-    "up": ("●", "$primary"),
-    "running": ("●", "$primary"),
-    "stopped": ("■", "$foreground"),
-} | dict.fromkeys(("unhealthy", "failed", "lost"), _FAILED)
 
 
 def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
@@ -272,51 +260,41 @@ def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
         for rank, host in enumerate(cluster.hosts)
     ]
     longest = max(map(len, names), default=0)
-    rows = [
-        _render_near(f"{name:<{longest}}", rank, host, state, now)
-        if rank == own
-        else _render_far(f"{name:<{longest}}", rank, host, state.ranks.get(rank))
-        for rank, (name, host) in enumerate(zip(names, cluster.hosts, strict=True))
-    ]
+    rows = []
+    for rank, (name, host) in enumerate(zip(names, cluster.hosts, strict=True)):
+        (sign, color), word, facts, (problem, link) = (
+            _describe_near(host, state, now) if rank == own else _describe_far(host, state.ranks.get(rank))
+        )
+        row = Content.assemble(
+            (f"rank {rank} ", MUTED),
+            (f"{name:<{longest}} ", "bold"),
+            (f"{sign} ", color),
+            f"{word:<{_RANK_STATE}} ",
+            (problem, "$warning"),
+            "  ".join([*facts, link]),
+        )
+        rows.append(row.rstrip())
     return Content("\n").join(rows)
 
 
-def _render_near(name: str, rank: int, host: ClusterHost, state: RunState, now: float) -> Content:
+def _describe_near(host: ClusterHost, state: RunState, now: float) -> _RankCells:
     memory, gpus = state.memory.latest(now, MAX_GAP), state.gpus.latest(now, MAX_GAP)
-    word = state.status
     facts = [format_gib(memory.used) if memory else UNKNOWN]
     if memory and memory.available is not None:
         facts.append(f"{format_gib(memory.available)} free")
     facts += _describe_gpus(gpus.gpus if gpus else ())
     network = state.startup.facts.get(log_facts.NCCL_NETWORK, ("",))[-1]
-    return _render_rank(
-        rank, name, _NEAR_MARKS.get(word, ("◐", "$warning")), word, facts, link=_describe_link(host, network)
-    )
+    return _MARKS[state.status], state.status, facts, _describe_link(host, network)
 
 
-def _render_far(name: str, rank: int, host: ClusterHost, sample: RankSampled | None) -> Content:
+def _describe_far(host: ClusterHost, sample: RankSampled | None) -> _RankCells:
     if sample is None:
-        return _render_rank(rank, name, ("·", MUTED), UNKNOWN, (), link=_describe_link(host))
-    is_known = sample.available is not None
-    facts = [format_gib(sample.resident) if is_known else UNKNOWN]
-    facts += [f"{format_gib(sample.available)} free"] if is_known else []
-    facts += _describe_gpus(sample.gpus)
-    facts = [sample.why] if sample.why else facts
-    link = _describe_link(host, sample.network)
-    return _render_rank(rank, name, _RANK_MARKS[sample.state], sample.state.value, facts, link=link)
-
-
-def _render_rank(
-    rank: int, name: str, mark: tuple[str, str], word: str, facts: Sequence[str], *, link: tuple[str, str]
-) -> Content:
-    return Content.assemble(
-        (f"rank {rank} ", MUTED),
-        (f"{name} ", "bold"),
-        (f"{mark[0]} ", mark[1]),
-        f"{word:<{_RANK_STATE}} ",
-        (link[0], "$warning"),
-        "  ".join([*facts, link[1]]),
-    ).rstrip()
+        return ("·", MUTED), UNKNOWN, [], _describe_link(host)
+    facts = [UNKNOWN]
+    if sample.available is not None:
+        facts = [format_gib(sample.resident), f"{format_gib(sample.available)} free"]
+    facts = [sample.why] if sample.why else facts + _describe_gpus(sample.gpus)
+    return _RANK_MARKS[sample.state], sample.state.value, facts, _describe_link(host, sample.network)
 
 
 def _describe_gpus(gpus: Sequence[GpuLoad]) -> list[str]:

@@ -279,7 +279,10 @@ class Tiles(Widget):
     def render(self) -> RenderResult:
         compact = self.size.height < 2 * len(self.rows)
         lines: list[Content] = []
-        rows = [hide_tiles(row, self.size.width, compact=compact) for row in self._list_rows(compact)]
+        shown = [list(row) for row in self.rows]
+        if compact and self.speed and shown:
+            shown[0].insert(0, self.speed)
+        rows = [hide_tiles(row, self.size.width, compact=compact) for row in shown]
         columns = max(map(len, rows), default=0)
         for row in rows:
             widths = _compute_widths([tile.columns for tile in row] if compact else [1] * columns, self.size.width)
@@ -290,10 +293,6 @@ class Tiles(Widget):
             lines.append(Content.assemble(*((truncate(tile.name, w - 1).ljust(w), MUTED) for tile, w in placed)))
             lines.append(Content("").join([_render_value(tile, width) for tile, width in placed]))
         return Content("\n").join(lines)
-
-    def _list_rows(self, compact: bool) -> list[list[Tile]]:
-        first = [self.speed] if compact and self.speed else []
-        return [[*first, *row] if number == 0 else list(row) for number, row in enumerate(self.rows)]
 
 
 def hide_tiles(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
@@ -356,7 +355,7 @@ class RequestStrip(Widget):
         title = f"requests  {len(requests)} finished, newest on the right"
         if cycle:
             title = f"! requests  every {cycle.period}: {cycle.period - cycle.slow} fast, {cycle.slow} slow"
-            title += _format_cause(cycle)
+            title += f"; {cycle.cause.replace('both', 'AL and steps/s')} drop" if cycle.cause else ""
         self.border_title = truncate(title, max(20, self.size.width - 4)) if self.size.width else title
         self.refresh()
 
@@ -373,10 +372,6 @@ def _varies(values: Sequence[float | None]) -> bool:
         return False
     tenth = len(known) // 10
     return known[-1 - tenth] - known[tenth] > _LEAST_VARIATION * statistics.median(known)
-
-
-def _format_cause(cycle: SlowCycle) -> str:
-    return f"; {cycle.cause.replace('both', 'AL and steps/s')} drop" if cycle.cause else ""
 
 
 def _render_row(name: str, figure: str, digits: int, color: str, requests: Sequence[FinishedRequest]) -> Content:
