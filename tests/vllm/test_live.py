@@ -246,4 +246,5 @@ async def _a_killed_worker_is_the_cause(run: Run, state: RunState) -> None:
     assert (said["kind"], "Worker proc" in said["evidence"][0]) == ("worker_died", True)
     await until(lambda: not server_process.list_processes(run))
     found, seen, _ = await failure_of(run)
-    assert (found.diagnosis.kind, "a worker process crashed" in seen) == ("worker_died", True)
+    assert found.diagnosis.kind == "worker_died"
+    assert any(f"a worker process {ended}" in seen for ended in ("crashed", "exited")), seen
