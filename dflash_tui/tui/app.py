@@ -34,7 +34,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, TextDialog, ask, confirm_trust, list_keys, render_keys
+from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, KeysDialog, ask, confirm_trust, list_keys
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
 from dflash_tui.tui.widgets.basic import NEEDS
@@ -494,7 +494,7 @@ class DflashApp(TerminalApp):
             self.notify("no A/B yet; press a on the launch screen to start one")
 
     def action_keys(self) -> None:
-        self.push_screen(TextDialog("keys", partial(render_keys, list_keys(self.screen))))
+        self.push_screen(KeysDialog(list_keys(self.screen)))
 
     def action_theme(self) -> None:
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name

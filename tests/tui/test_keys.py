@@ -93,6 +93,17 @@ async def test_screenshot_needs_no_downloads_folder(tmp_path, monkeypatch):
         await wait_for(pilot, lambda: any(tmp_path.glob("*.svg")))
 
 
+async def test_help_key_closes_the_help():
+    panel = app({"toy": a_recipe()})
+    async with panel.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "⏎ Launch")
+        await pilot.press("question_mark")
+        await wait_for(pilot, lambda: isinstance(panel.screen, TextDialog))
+        await pilot.press("question_mark")
+        await wait_for(pilot, lambda: isinstance(panel.screen, LaunchScreen))
+        assert len(panel.screen_stack) == 1
+
+
 async def test_start_help_explains_phases(starting):
     events, now = starting
     panel = app(now=now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual.app import App, ComposeResult
@@ -224,6 +225,15 @@ def _name_node(node: DOMNode) -> str:
 
 def _format_key(binding: Binding) -> str:
     return binding.key_display or binding.key.partition(",")[0]
+
+
+class KeysDialog(TextDialog[None]):
+    """Shows keys by group; the key that opens it closes it, too."""
+
+    BINDINGS: ClassVar = [Binding("question_mark", "leave", "close", show=False)]
+
+    def __init__(self, groups: Sequence[KeyGroup]) -> None:
+        super().__init__("keys", partial(render_keys, groups))
 
 
 _ROW_EDGES = 3  # a scrollbar, and a blank on each side
