@@ -287,7 +287,7 @@ def _load_file(path: Path, count: int | None) -> Suite:
 def _build_text(entry: _Entry) -> str:
     if entry.context is None:
         return entry.text
-    sentences = entry.context.sentences or _load_context().sentences or ()
+    sentences = entry.context.sentences or _load_sentences()
     lines = (sentences[n % len(sentences)].replace("{n}", str(n + 1)) for n in range(entry.context.count))
     return "\n".join((*lines, "", entry.text))
 
@@ -309,8 +309,7 @@ def _build_random_suite(words: str) -> Suite:
 
 
 def _build_contexts(words: str) -> Suite:
-    entry = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File).prompts[0]
-    prompts = []
+    entry, prompts = _load_contexts_entry(), []
     for level in _parse_context_levels(words):
         context = _Context(count=round(level * _SENTENCES_PER_1K))
         prompts.append(Prompt(f"{level}k", _build_text(replace(entry, context=context)), entry.max_tokens))
@@ -318,10 +317,14 @@ def _build_contexts(words: str) -> Suite:
 
 
 @lru_cache(maxsize=1)
-def _load_context() -> _Context:
-    context = yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File).prompts[0].context
-    assert context is not None  # noqa: S101 - the shipped file has one
-    return context
+def _load_contexts_entry() -> _Entry:
+    return yaml_loader.load_yaml(paths.suites_folder() / f"{CONTEXTS}.yaml", _File).prompts[0]
+
+
+def _load_sentences() -> tuple[str, ...]:
+    context = _load_contexts_entry().context
+    assert context and context.sentences  # noqa: S101, PT018 - the shipped file has them
+    return context.sentences
 
 
 def _parse_context_levels(words: str) -> tuple[int, ...]:

@@ -145,17 +145,16 @@ def _ask_servers(request: ExperimentRequest, cluster: Cluster | None) -> _Planne
     if ours and recipe_loader.find_recipe(ours) != recipe_loader.find_recipe(launch.recipe):
         raise UsageError(f"{ours} is not the recipe of this A/B, {launch.recipe}", hint="name one of the two")
     servers = {name: _ask_server(name, request) for name in names if name != ours}
-    alone = _PlannedArms(Varied(variation.URL, {name: LaunchChanges() for name in names}), (), [], variation.URL, 1.0)
+    planned = _PlannedArms(Varied(variation.URL, {}), (), [], variation.URL, 1.0)
     if ours:
         common = replace(request, key_env=None, model=None)
-        alone = _plan_launches(common, Varied(variation.URL, {ours: LaunchChanges()}), cluster)._replace(
-            varied=alone.varied
-        )
-    own = alone.arms[0] if ours else None
+        planned = _plan_launches(common, Varied(variation.URL, {ours: LaunchChanges()}), cluster)
+    own = planned.arms[0] if ours else None
     arms = [own if own and name == ours else _build_server_arm(servers[name], launch.recipe, own) for name in names]
     if len({arm.name for arm in arms}) < len(arms):
         raise VariationError(f"{request.vary}: it names a server twice")
-    return alone._replace(arms=tuple(arms))
+    varied = Varied(variation.URL, {name: LaunchChanges() for name in names})
+    return planned._replace(varied=varied, arms=tuple(arms))
 
 
 def _ask_server(url: str, request: ExperimentRequest) -> RunningServer:

@@ -114,7 +114,8 @@ def build_tune(
         raise VariationError(f"{twice} is given twice", example=f"{twice}=VALUE,VALUE with all its values")
     name = recipe_files.check_name(name or choose_name(base.recipe))
     tuning = Tuning(budget, chosen.axes, name, chosen.left_out)
-    design = replace(base, tuning=tuning, command=_format_command(base, tuning, request))
+    command = _format_command(["tune"], base, request.launch, {"budget": f"{budget:.0f}s"}, axes=tuning.axes, name=name)
+    design = replace(base, tuning=tuning, command=command)
     expected = builder.estimate_duration(design)
     if expected.seconds is not None and budget < 2 * expected.seconds:
         took, two = (format_duration(count * expected.seconds) for count in (1, 2))
@@ -143,19 +144,23 @@ def build_map(
     suite = f"{request.suite or suites.MAP}:{kinds}" if kinds else request.suite
     request = replace(request, suite=suite, by_kind=True, own_cache=False, boots=request.boots or BOOTS_OF_A_MAP)
     design, resolved_recipes = builder.build_experiment(request, varied, cluster=cluster)
-    names = [name for name in BootOptions.__struct_fields__ if name not in _OF_AB]
-    sent = {name: getattr(design, name) for name in (*names, "suite", "scale", "temperature", "fixed")}
-    command = builder.format_options(["tune", "--map"], request.launch, {"boots": request.boots, **sent})
-    command = shlex.join([*shlex.split(command), *(word for axis in axes for word in ("--vary", axis))])
+    command = _format_command(["tune", "--map"], design, request.launch, {"boots": request.boots}, axes=axes)
     return replace(design, command=command), resolved_recipes
 
 
-def _format_command(design: Design, tuning: Tuning, request: ExperimentRequest) -> str:
+def _format_command(
+    command: Sequence[str],
+    design: Design,
+    launch: LaunchRequest,
+    options: dict[str, object],
+    *,
+    axes: Sequence[str],
+    name: str | None = None,
+) -> str:
     names = [name for name in BootOptions.__struct_fields__ if name not in _OF_AB]
-    names += ["suite", "scale", "temperature", "fixed"]
-    options = {"budget": f"{tuning.budget:.0f}s", **{name: getattr(design, name) for name in names}}
-    command = builder.format_options(["tune"], request.launch, options | {"name": tuning.save_as})
-    return shlex.join([*shlex.split(command), *(word for axis in tuning.axes for word in ("--vary", axis))])
+    sent = {name: getattr(design, name) for name in (*names, "suite", "scale", "temperature", "fixed")}
+    words = shlex.split(builder.format_options(command, launch, {**options, **sent, "name": name}))
+    return shlex.join([*words, *(word for axis in axes for word in ("--vary", axis))])
 
 
 def choose_name(recipe: str) -> str:

@@ -21,7 +21,6 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Layer, Recipe, iterate_layers
 from dflash_tui.planning.serve_flags import build_flag
 
-_TRUST_IT = "then trust it on a terminal or with --trust; that holds until it changes"
 # About 10,000 answers.
 _LARGEST = 1 << 20
 

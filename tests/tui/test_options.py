@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 from textual.events import Key, Paste
+from textual.pilot import Pilot
 
 from dflash_tui.cli.parser import build_parser
 from dflash_tui.cli.requests import read_launch_request
@@ -11,6 +12,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.options import OptionsDialog
+from dflash_tui.tui.launch_selection import LaunchSelection
 from tests.support.preflight_situations import a_gpu
 from tests.tui.panel import app, shows, text, wait_for, words
 
@@ -21,12 +23,17 @@ def panel_on(hardware: Hardware) -> DflashApp:
     return app({RECIPE.name: RECIPE}, probe=GpuProbe((a_gpu(hardware),), "580.95"))
 
 
+async def open_options(pilot: Pilot[str], panel: DflashApp) -> LaunchSelection:
+    await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
+    await pilot.press("o")
+    await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+    return panel.launch_screen.choice
+
+
 async def test_typed_option_previews_its_effect():
     panel = panel_on(Hardware.GB10)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
-        await pilot.press("o")
-        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+        await open_options(pilot, panel)
         await shows(pilot, "KV for 16384 tokens")
         await pilot.press("enter", *"4096")
         await shows(pilot, "KV for 4096 tokens", "- --max-model-len 16384", "+ --max-model-len 4096")
@@ -47,10 +54,7 @@ async def test_pasted_enter_keeps_the_option():
     """As keys in one burst, and as the text of a paste."""
     panel = panel_on(Hardware.H100)
     async with panel.run_test(size=(120, 36)) as pilot:
-        await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
-        choice = panel.launch_screen.choice
-        await pilot.press("o")
-        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+        choice = await open_options(pilot, panel)
         await pilot.press("enter")
         for key in "2048\r":
             panel.post_message(Key("enter" if key == "\r" else key, key))
@@ -63,10 +67,7 @@ async def test_pasted_enter_keeps_the_option():
 async def test_invalid_option_is_dropped_and_x_reverts():
     panel = panel_on(Hardware.H100)
     async with panel.run_test(size=(80, 24)) as pilot:
-        await wait_for(pilot, lambda: bool(panel.launch_screen.choice.cards))
-        choice = panel.launch_screen.choice
-        await pilot.press("o")
-        await wait_for(pilot, lambda: isinstance(panel.screen, OptionsDialog) and panel.screen.focused is not None)
+        choice = await open_options(pilot, panel)
         await pilot.press("end", "enter", *"max-modl-len=1", "enter")
         await shows(pilot, "did you mean --max-model-len")
         await pilot.press("escape", "home", *["down"] * 4, "enter", *"99999", "enter")

@@ -133,11 +133,8 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
 
 def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     ours, theirs = (arm.plan for arm in pair.arms)
-    running = any(arm.server for arm in pair.arms)
-    same_engine, varied = (
-        ours.unpatched_folder == theirs.unpatched_folder and not running,
-        set(ours.patches) ^ set(theirs.patches),
-    )
+    running, varied = any(arm.server for arm in pair.arms), set(ours.patches) ^ set(theirs.patches)
+    same_engine = ours.unpatched_folder == theirs.unpatched_folder and not running
     for boots in [pair.measured] if same_engine else pair.boots:
         yield from _find_unequal_values("versions differ", {b.number: b.versions for b in boots if b.versions})
         yield from _find_unequal_values("engines differ", {b.number: {"engine": b.engine} for b in boots if b.engine})

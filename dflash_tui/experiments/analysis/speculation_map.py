@@ -20,7 +20,7 @@ from dflash_tui.experiments.analysis.report import (
     Verdict,
     decide,
 )
-from dflash_tui.experiments.analysis.stats import PromptCell
+from dflash_tui.experiments.analysis.stats import BootLogs, PromptCell
 from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.planning.request import LaunchChanges
 
@@ -31,10 +31,11 @@ _FIRST_WITH_SCHEDULE = Version("0.24.0")
 def build_map(design: Design, boots: Sequence[Boot], comparisons: Sequence[Comparison]) -> SpeculationMap:
     """Return the cells of a map, each with an interval of its own at 95 %, and the launch that follows from them."""
     kinds = dict.fromkeys(name_kind(done.kind) for boot in boots for done in boot.requests)
+    logs = collect_measure(design, boots, TOKENS)
     cells = tuple(
         cell
         for comparison, kind, streams in product(comparisons, (*kinds, ALL_KINDS), design.concurrency)
-        if (cell := _judge_cell(design, boots, comparison, kind, streams))
+        if (cell := _judge_cell(logs, comparison, kind, streams))
     )
     if any(cell.word is Verdict.REFUSED for cell in cells):
         return SpeculationMap(cells)
@@ -42,13 +43,10 @@ def build_map(design: Design, boots: Sequence[Boot], comparisons: Sequence[Compa
     return SpeculationMap(cells, levels, _format_launch(design, levels))
 
 
-def _judge_cell(
-    design: Design, boots: Sequence[Boot], comparison: Comparison, kind: str, streams: int
-) -> MapCell | None:
+def _judge_cell(logs: Sequence[Sequence[BootLogs]], comparison: Comparison, kind: str, streams: int) -> MapCell | None:
     def is_inside(cell: PromptCell) -> bool:
         return cell.streams == streams and kind in {ALL_KINDS, name_kind(cell.kind)}
 
-    logs = collect_measure(design, boots, TOKENS)
     arms = [[boot.select(filter(is_inside, boot.by_prompt)) for boot in arm] for arm in logs]
     a, b = comparison.a, comparison.b
     if (apart := compare_measure(arms, a, b, TOKENS)) is None:

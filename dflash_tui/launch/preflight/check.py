@@ -40,6 +40,8 @@ class Check(msgspec.Struct, frozen=True):
     """What to do about it; empty if it passed."""
     final: bool = False
     """Whether `--force` cannot overrule it, since the launch itself would be refused."""
+    memory_taken: bool = False
+    """Whether it failed only since others use the memory of the launch's GPU."""
 
     @property
     def fix(self) -> str:

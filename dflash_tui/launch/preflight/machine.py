@@ -227,18 +227,12 @@ _MAX_PAGE_CACHE = 8 << 30
 _CUDA_CONTEXT_BYTES = 1 << 29
 # The shortest useful context.
 _MIN_MODEL_LEN = 4096
-_ARE_FREE = "are free"
 _SMALL_BATCHES: dict[str, int | float] = {"max_num_seqs": 4, "max_num_batched_tokens": 4096}
 _NOTHING_FITS: Advice = (
     "choose a smaller or quantized target (a variant, or ",
     hint_setting("target.model", "…", is_example=True),
     "), or a GPU with more memory",
 )
-
-
-def lacks_free_memory(check: Check) -> bool:
-    """Whether a launch fails a check only since others use the memory of its GPU."""
-    return check.finding.endswith(_ARE_FREE)
 
 
 def check_memory(situation: Situation) -> Iterator[Check]:
@@ -267,8 +261,10 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         need = f"weights, drafter and the KV cache of {request} need {format_gib(fit.certain)}{lacking}"
         return fail_check(kind, f"{need}; {budget}", _suggest_settings(situation, fit))
     if _exceeds_free(fit):
-        finding = f"{budget}, and {format_gib(fit.free)} {_ARE_FREE}"
-        return fail_check(kind, finding, ["stop programs that use the rest, or ", *_suggest_settings(situation, fit)])
+        fix = ["stop programs that use the rest, or ", *_suggest_settings(situation, fit)]
+        return msgspec.structs.replace(
+            fail_check(kind, f"{budget}, and {format_gib(fit.free)} are free", fix), memory_taken=True
+        )
     if not fit.holds_request:
         estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
         return warn_check(

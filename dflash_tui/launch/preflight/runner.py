@@ -318,7 +318,7 @@ class PreflightReport(msgspec.Struct, frozen=True):
             steps = dict.fromkeys(check.fix for check in failed if check.fix)
             if offer_force and self.forcible:
                 steps["to launch anyway: --force REASON"] = None
-            kind = MemoryTaken if all(map(preflight_machine.lacks_free_memory, failed)) else PreflightFailed
+            kind = MemoryTaken if all(check.memory_taken for check in failed) else PreflightFailed
             raise kind("it would not start", evidence=findings, hint="\n  → ".join(steps))
 
 

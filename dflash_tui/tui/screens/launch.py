@@ -267,14 +267,14 @@ class LaunchScreen(SizedScreen[None]):
             self.look_around()
 
     def paint(self) -> None:
-        """Paint the first frame, which is whole now; then look for what it does without."""
+        """Paint the first frame, which is complete now, and start the slower searches."""
         self._unpainted.close()
         self.refresh(layout=True)
         self.call_after_refresh(self.draw)
         self.call_after_refresh(self.look_around)
 
     def look_around(self) -> None:
-        """Search for what the first frame does without."""
+        """Search for GPUs that answer late, earlier speeds, and servers of other programs."""
         if self._was_left or self.choice.probe is None:
             self.probe_and_list()
         self.load_speeds()
