@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec import structs
 
-from dflash_tui.benchmark.prompts import name_template
+from dflash_tui.benchmark.prompts import PromptTokens, name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
 from dflash_tui.benchmark.server import Server, ServerFacts, TokenCount
 from dflash_tui.benchmark.sse import Answer
@@ -46,6 +46,11 @@ _COUNTS = {
     TokenCount.USAGE: "counted by the server in its stream",
     TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
     TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
+}
+PROMPT_TOKENS = {
+    PromptTokens.RANDOM: "prompts of random tokens, since the tokenizer gives the suite's text hardly different ones",
+    PromptTokens.REPEATED: "the prompts' tokens repeat: a mixture of experts reads fewer experts than with real text",
+    PromptTokens.UNKNOWN: "unknown whether the prompts' tokens differ: the server's /tokenize does not list them",
 }
 _WIDTH = 80
 
@@ -196,6 +201,7 @@ def _describe_level(measured: LevelSummary) -> list[str]:
     lines += _describe_acceptance(measured)
     if measured.token_count is not TokenCount.USAGE:
         lines.append(f"tokens: {_COUNTS[measured.token_count]}")
+    lines += [PROMPT_TOKENS[measured.prompt_tokens]] if measured.prompt_tokens in PROMPT_TOKENS else []
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
