@@ -19,6 +19,7 @@ from dflash_tui.cli.parser import build_parser
 from dflash_tui.events import FILLER, RequestDone, decode_recorded
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
+from dflash_tui.machine.hardware import Hardware
 from dflash_tui.runs.run import Run
 from tests import DATA, ROOT
 from tests.server.faults.test_file_faults import ended
@@ -147,6 +148,29 @@ async def test_rate_load_reports_its_goodput(serving, capfd):
     recorded = [event for event in events if isinstance(event, RequestDone)]
     assert {(done.streams, done.rate) for done in recorded} == {(0, 40.0)}  # a later report says at which rate
     assert max(map(len, shown.splitlines())) <= 80
+
+
+async def test_steps_are_compared_with_memory(serving, capfd, tmp_path):
+    """By the headers of the files of the models; without files nothing is said."""
+    header = {"__metadata__": {"format": "pt"}, "lm_head.weight": {"dtype": "BF16", "data_offsets": [0, 425_000_000]}}
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    shape = {"num_hidden_layers": 1, "num_key_value_heads": 1, "head_dim": 1}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    plan = msgspec.structs.replace(serving.plan, hardware=Hardware.H200, drafter="", num_speculative_tokens=0)
+    seen = []
+    for target in (str(tmp_path), "models/missing"):
+        run = msgspec.structs.replace(serving, plan=msgspec.structs.replace(plan, target=target))
+        compared = bench.Bench(Server.from_run(run), SUITE, FREE, limit=True)
+        await bench.run_bench(compared)
+        shown = " ".join(capfd.readouterr().out.split())
+        await bench.run_bench(compared._replace(as_json=True))
+        seen.append((shown, json.loads(capfd.readouterr().out.splitlines()[-1])["memory_limit"]))
+    (shown, told), (shown_without, told_without) = seen
+    assert [round(step["least_seconds"], 4) for step in told["kinds"].values()] == [0.0001, 0.0001]
+    assert re.search(r"memory allows: a 0\.\d\d \(0\.10 of \d+\.\d\d ms\), b .* over 4\.25 TB/s \(measured by", shown)
+    assert told_without["unknown"] == ["the weights of models/missing, which has no safetensors files here", "KV cache"]
+    assert "memory allows: unknown, without the weights of models/missing" in shown_without
 
 
 def test_the_options_of_the_command_are_checked(capsys):

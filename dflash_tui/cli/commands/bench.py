@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dflash_tui.benchmark import client, suites, summary
 from dflash_tui.benchmark.load import Load, LoadRecord
+from dflash_tui.benchmark.memory_limit import compare_with_memory
 from dflash_tui.benchmark.prompts import PromptTokens, Sampling, Suite, name_template
 from dflash_tui.benchmark.server import Server, ServerSeen
 from dflash_tui.benchmark.sse import CompletionStream
@@ -20,9 +21,12 @@ from dflash_tui.cli.console import print_data, print_status, terminal_width
 from dflash_tui.cli.event_lines import print_event
 from dflash_tui.cli.requests import choose_server, ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
+from dflash_tui.engines import model_hub
 from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder
+from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.step_limit import StepReader
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.presentation.report import to_terminal
 from dflash_tui.run_state.state import RunState
@@ -51,6 +55,7 @@ class Bench(NamedTuple):
     slo: Slo | None = None
     warm_up: int = 0
     prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
+    limit: bool = False
 
     def suit_to(self, samplers: tuple[str, ...]) -> Bench:
         """Return the bench for a server whose log names these samplers."""
@@ -103,6 +108,9 @@ class Bench(NamedTuple):
             sampler=self.sampling.name_sampler(self.samplers) if knows_sampler else "unknown",
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
         )
+        if self.limit:
+            reader = _read_step_models(run.plan) if run else None
+            measured = replace(measured, memory_limit=compare_with_memory(reader, measured, done))
         if self.as_json:
             print_event(measured)
         else:
@@ -127,6 +135,7 @@ def bench(args: argparse.Namespace) -> int:
     benchmark = Bench(
         server, suite, sampling.as_published(plan.expected if plan else ()), args.rounds, args.concurrency, args.json,
         rate=args.rate, ramp=args.ramp, slo=summary.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
+        limit=args.limit,
     )  # fmt: skip
     if server.run:
         return asyncio.run(_bench_run(benchmark, server.run))
@@ -136,6 +145,11 @@ def bench(args: argparse.Namespace) -> int:
         print_data(benchmark_text.format_server(server))
     asyncio.run(run_bench(benchmark))
     return 0
+
+
+def _read_step_models(plan: Plan) -> StepReader:
+    drafter = model_hub.read_step_model(plan, plan.drafter) if plan.drafter else None
+    return StepReader(plan, model_hub.read_step_model(plan, plan.target), drafter)
 
 
 async def _bench_run(benchmark: Bench, run: Run) -> int:
