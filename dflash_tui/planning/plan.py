@@ -152,6 +152,11 @@ class Plan(msgspec.Struct, frozen=True):
         return (self.recipe, self.profile, self.variant, self.mode.value, self.unpatched_folder, *models)
 
     @property
+    def accepts_synthetically(self) -> bool:
+        """Whether vLLM accepts tokens at a configured rate, so that advice on the drafts is meaningless."""
+        return any(word.startswith("{") and '"synthetic' in word for word in self.argv)
+
+    @property
     def split(self) -> str:
         """The ranks and hosts that the server is split over, as text; empty for one rank."""
         sizes = (self.find_flag(f"{of}-parallel-size") for of in ("tensor", "pipeline", "data"))
