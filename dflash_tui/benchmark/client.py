@@ -50,7 +50,7 @@ _HINTS = {
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 # Each chunk reports the token count so far, so that tokens without text are timed, too.
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-# A prompt of `contexts` has about 91 different tokens, and the shortest one of `field` 18: this is a tenth of the former.
+# A tenth of the different tokens of a prompt of `contexts`, about 91; the shortest prompt of `field` has 18.
 _FEWEST_DIFFERENT = 10
 # Token ids that a made-up vocabulary has, too, and that are no special tokens.
 _ORDINARY_TOKENS = range(1_000, 30_000)
