@@ -37,6 +37,9 @@ class OpenAIServer:
     last: dict[str, Any] = field(default_factory=dict)
     """What its last event holds beside the usage."""
     tokenizes: bool = False
+    vocabulary: bool = False
+    """Whether its tokenizer knows `w1`, `w2` and so on, and every other word is token 0."""
+    detokenizes: bool = True
     slow: float = 0.0
     tls: ssl.SSLContext | None = None
     asked: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
@@ -81,8 +84,13 @@ class OpenAIServer:
     def answer_post(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         self.asked.append((handler.path, dict(handler.headers), body))
         if handler.path == "/tokenize":
+            words = body.get("content", "").split()
+            known = [int(word[1:]) if word[0] == "w" and word[1:].isdecimal() else 0 for word in words]
             status = 200 if self.tokenizes else 404
-            self._send(handler, status, json.dumps({"tokens": body.get("content", "").split()}))
+            self._send(handler, status, json.dumps({"tokens": known if self.vocabulary else words}))
+        elif handler.path == "/detokenize":
+            prompt = " ".join(f"w{token}" for token in body["tokens"])
+            self._send(handler, 200 if self.detokenizes else 404, json.dumps({"prompt": prompt}))
         elif unknown := [name for name in self.refused if name in body or name in body.get("stream_options", {})]:
             self._send(handler, 400, json.dumps({"error": {"message": f"unknown field {unknown[0]}"}}))
         else:
