@@ -12,12 +12,12 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
-from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite
+from dflash_tui.benchmark.prompts import Prompt, PromptTokens, Sampling, Suite
 from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.benchmark.sse import Answer, ArrivalMark, CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
@@ -27,6 +27,8 @@ from dflash_tui.vllm_output.metrics import MetricsReader, Scrape, subtract
 
 if TYPE_CHECKING:
     import httpx
+
+_T = TypeVar("_T")
 
 _TIMEOUT, _READING = 30.0, 600.0
 _METRICS_TIMEOUT = 5.0
@@ -48,6 +50,10 @@ _HINTS = {
 _PROBE = Prompt(PROBE, "Say hello.", 1)
 # Each chunk reports the token count so far, so that tokens without text are timed, too.
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+# A tenth of the different tokens of a prompt of `contexts`, about 91; the shortest prompt of `field` has 18.
+_FEWEST_DIFFERENT = 10
+# Token ids that a made-up vocabulary has, too, and that are no special tokens.
+_ORDINARY_TOKENS = range(1_000, 30_000)
 AnswerSink = Callable[[RequestDone, Answer, tuple[ArrivalMark, ...]], None]
 # How many of the likeliest tokens are requested at each position.
 _CANDIDATES = 5
@@ -324,27 +330,86 @@ async def _send(
 
 
 class _Tokenized(msgspec.Struct):
-    """The response of /tokenize: vLLM and SGLang send a count, llama.cpp the list of tokens."""
+    """The response of /tokenize: vLLM and SGLang send a count, vLLM and llama.cpp the list of tokens."""
 
     count: int | None = None
     tokens: list[Any] | None = None
 
 
+class _Detokenized(msgspec.Struct):
+    """The response of /detokenize of vLLM, SGLang or llama.cpp."""
+
+    prompt: str = ""
+    text: str = ""
+    content: str = ""
+
+
 register_type(_Tokenized)
+register_type(_Detokenized)
 
 
 async def count_text_tokens(client: httpx.AsyncClient, model: str, text: str) -> int:
     """Return a text's token count from the server's /tokenize; raise `BadResponse` if there is none."""
-    fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
-    response = await client.post("/tokenize", json=fields)
-    try:
-        told = msgspec.json.decode(response.content, type=_Tokenized)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        told = _Tokenized()
+    told = await _tokenize(client, model, text)
     count = len(told.tokens) if told.count is None and told.tokens is not None else told.count
-    if response.status_code != 200 or not count or not 0 < count <= len(text.encode(errors="replace")):
-        raise bounded_http.BadResponse(f"/tokenize: HTTP {response.status_code}, no count", response.status_code)
+    if not count or not 0 < count <= len(text.encode(errors="replace")):
+        raise bounded_http.BadResponse("/tokenize: no count")
     return count
+
+
+async def _tokenize(client: httpx.AsyncClient, model: str, text: str) -> _Tokenized:
+    fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
+    return await _ask_tokenizer(client, "/tokenize", fields, _Tokenized)
+
+
+async def _ask_tokenizer(client: httpx.AsyncClient, path: str, fields: dict[str, Any], kind: type[_T]) -> _T:
+    response = await client.post(path, json=fields)
+    if response.status_code != 200:
+        raise bounded_http.BadResponse(f"{path}: HTTP {response.status_code}", response.status_code)
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise bounded_http.BadResponse(f"{path}: {error}") from None
+
+
+async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, PromptTokens]:
+    """Return the suite with prompts that have different tokens on this server, and what is known of them.
+
+    A tokenizer to which every English word is the same unknown token gets random tokens instead, always the same ones:
+    with one repeated token a mixture of experts reads far fewer experts.
+    """
+    if not suite.any_text:
+        return suite, PromptTokens.UNCHECKED
+    prompts, found = list[Prompt](), PromptTokens.DIFFERENT
+    async with _open_client(server) as client:
+        try:
+            for prompt in suite.prompts:
+                tokens = await _list_text_tokens(client, server.model, prompt.text)
+                if len({*tokens}) >= _FEWEST_DIFFERENT:
+                    prompts.append(prompt)
+                    continue
+                found = PromptTokens.REPEATED
+                text = await _write_random_text(client, server.model, prompt.kind, len(tokens))
+                if len({*await _list_text_tokens(client, server.model, text)}) < _FEWEST_DIFFERENT:
+                    return suite, found
+                prompts.append(msgspec.structs.replace(prompt, text=text))
+        except bounded_http.list_failures(bounded_http.BadResponse):
+            return suite, PromptTokens.UNKNOWN if found is PromptTokens.DIFFERENT else found
+    if found is PromptTokens.DIFFERENT:
+        return suite, found
+    return msgspec.structs.replace(suite, prompts=tuple(prompts)), PromptTokens.RANDOM
+
+
+async def _list_text_tokens(client: httpx.AsyncClient, model: str, text: str) -> list[Any]:
+    if not (tokens := (await _tokenize(client, model, text)).tokens):
+        raise bounded_http.BadResponse("/tokenize: no tokens")
+    return tokens
+
+
+async def _write_random_text(client: httpx.AsyncClient, model: str, kind: str, count: int) -> str:
+    ids = random.Random(kind).choices(_ORDINARY_TOKENS, k=count)  # noqa: S311 - nothing secret
+    told = await _ask_tokenizer(client, "/detokenize", {"model": model, "tokens": ids}, _Detokenized)
+    return told.prompt or told.text or told.content
 
 
 def _compute_most_pieces(longest: int) -> int:

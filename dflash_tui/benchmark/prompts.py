@@ -6,6 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,11 +41,23 @@ class Prompt(msgspec.Struct, frozen=True):
     tools: tuple[dict[str, Any], ...] = ()
 
 
+class PromptTokens(StrEnum):
+    """Whether the prompts of a suite of `any_text` have different tokens under the server's tokenizer."""
+
+    UNCHECKED = ""
+    DIFFERENT = "different"
+    RANDOM = "random"
+    """The suite's own text has not, so text of random tokens was sent."""
+    REPEATED = "repeated"
+    UNKNOWN = "unknown"
+    """The server has no /tokenize."""
+
+
 class Suite(msgspec.Struct, frozen=True):
     """Prompts of different kinds; `digest` is the SHA-256 of the prompts and their order.
 
     A suite `in_order` is never shuffled. With `levels` the prompts are levels of one quantity, such as context length,
-    not a sample of requests.
+    not a sample of requests. With `any_text` another text with as many tokens would do.
     """
 
     name: str
@@ -52,6 +65,7 @@ class Suite(msgspec.Struct, frozen=True):
     digest: str
     in_order: bool = False
     levels: bool = False
+    any_text: bool = False
 
     @property
     def requests(self) -> int:
@@ -80,7 +94,9 @@ def name_kind(prompt: str) -> str:
     return re.sub(r" \d+$", "", prompt)
 
 
-def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False, levels: bool = False) -> Suite:
+def build_suite(
+    name: str, prompts: tuple[Prompt, ...], *, in_order: bool = False, levels: bool = False, any_text: bool = False
+) -> Suite:
     """Return a suite of `prompts` with its digest."""
     # Fields added later are digested only if they are used, so that the digests of old experiments stay valid.
     sent = [{name: getattr(prompt, name) for name in ("kind", "text", "max_tokens", "repeat")} for prompt in prompts]
@@ -89,7 +105,7 @@ def build_suite(name: str, prompts: tuple[Prompt, ...], *, in_order: bool = Fals
     parts += ([prompt.follows for prompt in prompts],) if any(prompt.follows for prompt in prompts) else ()
     sessions = [(prompt.messages, prompt.tools) for prompt in prompts]
     parts += (sessions,) if any(messages for messages, _ in sessions) else ()
-    return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels)
+    return Suite(name, prompts, hashlib.sha256(msgspec.json.encode(parts)).hexdigest(), in_order, levels, any_text)
 
 
 def name_sampling(temperature: float | None, top_p: float | None, top_k: int | None) -> str:

@@ -112,6 +112,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompts: Annotated[tuple[_Entry, ...], Meta(min_length=1, max_length=1000)]
     in_order: bool = False
     levels: bool = False
+    any_text: bool = False
 
 
 class _Turn(msgspec.Struct):
@@ -245,7 +246,7 @@ def _select_kinds(suite: Suite, words: str, kinds: Sequence[str]) -> Suite:
         hint = f"its kinds: {', '.join(known)}" if len(known) < _MOST_KINDS else "such as gsm8k:200"
         raise UsageError(what, hint=hint)
     chosen = tuple(prompt for prompt in suite.prompts if name_kind(prompt.kind) in kinds)
-    return build_suite(words, chosen, in_order=suite.in_order, levels=suite.levels)
+    return build_suite(words, chosen, in_order=suite.in_order, levels=suite.levels, any_text=suite.any_text)
 
 
 def _parse_count(words: str, count: str) -> int | None:
@@ -281,7 +282,8 @@ def _load_file(path: Path, count: int | None) -> Suite:
     if path == paths.suites_folder() / f"{MAP}.yaml":
         turns = _choose_prompts(load_suite(f"{AGENTS}:1").prompts, _TURNS_OF_A_MAP)
         prompts += tuple(replace(turn, kind=f"agent {number}") for number, turn in enumerate(turns, 1))
-    return build_suite(path.stem, _choose_prompts(prompts, count), in_order=file.in_order, levels=file.levels)
+    chosen = _choose_prompts(prompts, count)
+    return build_suite(path.stem, chosen, in_order=file.in_order, levels=file.levels, any_text=file.any_text)
 
 
 def _build_text(entry: _Entry) -> str:
@@ -313,7 +315,7 @@ def _build_contexts(words: str) -> Suite:
     for level in _parse_context_levels(words):
         context = _Context(count=round(level * _SENTENCES_PER_1K))
         prompts.append(Prompt(f"{level}k", _build_text(replace(entry, context=context)), entry.max_tokens))
-    return build_suite(words, tuple(prompts), levels=True)
+    return build_suite(words, tuple(prompts), levels=True, any_text=True)
 
 
 @lru_cache(maxsize=1)
@@ -350,7 +352,7 @@ def _load_repeated() -> Suite:
 def _repeat_suite(suite: Suite, words: str) -> Suite:
     times = -(-_REPEATS // suite.requests)
     prompts = tuple(replace(prompt, salted=False, repeat=prompt.repeat * times) for prompt in suite.prompts)
-    return build_suite(words, prompts, in_order=suite.in_order, levels=suite.levels)
+    return build_suite(words, prompts, in_order=suite.in_order, levels=suite.levels, any_text=suite.any_text)
 
 
 def read_questions(path: Path) -> Iterator[Prompt]:

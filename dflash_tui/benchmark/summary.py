@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dflash_tui.benchmark.load import LoadRecord, MeasuredWindow
-from dflash_tui.benchmark.prompts import Suite
+from dflash_tui.benchmark.prompts import PromptTokens, Suite
 from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
+from dflash_tui.planning.step_limit import MemoryLimit
+from dflash_tui.run_state.speculation import DraftForecast
 from dflash_tui.vllm_output import metrics
 
 # Of fewer values the 5th and 95th percentiles would be the least and the greatest.
@@ -108,6 +110,11 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     """The acceptance length as vLLM counts it, with tokens that an answer's last step accepts beyond its end."""
     token_count: TokenCount = TokenCount.USAGE
     """How the tokens of its answers were counted."""
+    prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
+    memory_limit: MemoryLimit | None = None
+    """Its steps beside what the memory's bandwidth allows; None unless asked for."""
+    fewer_drafts: DraftForecast | None = None
+    """What fewer drafts per step would gain, or the number to try; None if nothing shows a gain."""
 
     @property
     def completed_per_second(self) -> float | None:

@@ -302,6 +302,7 @@ _BENCH = (
     option("--rate N", "requests per second, at random times (Poisson), instead of requests at a time", default=0.0),
     option("--ramp S", _RAMP, default=0.0),
     option("--slo KEY=S,...", _SLO, default=""),
+    switch("--limit", "also print how near the steps are to what the GPU's memory bandwidth allows"),
     JSON,
 )
 _DETAILS = switch("--details", "also print the statistics, boots and latencies behind the verdict")

@@ -27,6 +27,7 @@ from dflash_tui.planning import kv_cache
 from dflash_tui.planning.memory import LocalModel
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import ModelConfig
+from dflash_tui.planning.step_limit import StepModel, Tensor, sort_weights
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -478,6 +479,46 @@ def read_local_config(folder: Path) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
+def read_step_model(plan: Plan, name: str) -> StepModel:
+    """Return a model of a plan as its config.json and the headers of its safetensors files on this machine have it."""
+    folder = _find_model_folder(plan, name)
+    config = read_local_config(folder) if folder else None
+    if folder is None or config is None:
+        return StepModel(name)
+    files = list_loaded_files(folder)
+    weights = [files[file] for file in select_weight_files(files)]
+    try:
+        tensors = [tensor for path in weights for tensor in _read_tensors(path)]
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
+        tensors = []
+    shape: ModelConfig | None = kv_cache.read_model_shape(config)
+    return StepModel(name, shape, sort_weights(tensors, config) if tensors else None)
+
+
+class _TensorHeader(msgspec.Struct):
+    dtype: str = ""
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+_HEADER = msgspec.json.Decoder(dict[str, _TensorHeader])
+# The format's own limit.
+_LONGEST_HEADER = 100_000_000
+
+
+def _read_tensors(path: Path) -> list[Tensor]:
+    """Return the tensors of a safetensors file: a length of eight bytes, and as much JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if path.suffix != ".safetensors" or length > _LONGEST_HEADER:
+            raise ValueError(f"{path} is not a safetensors file")
+        tensors = _HEADER.decode(file.read(length))
+    return [
+        Tensor(name, told.dtype, told.data_offsets[1] - told.data_offsets[0])
+        for name, told in tensors.items()
+        if told.dtype  # else it is the file's metadata
+    ]
+
+
 # Above this total, large files are identified by name and size only: reading 60 GB takes minutes.
 _MOST_HASHED = 256 << 20
 
@@ -489,13 +530,17 @@ def describe_models(plan: Plan) -> dict[str, str]:
     return {word: text for word, text in weights.items() if text}
 
 
-def describe_model(plan: Plan, name: str) -> str:
-    """Return the commit of a repository or a digest of a folder's files; empty if it is not on this machine."""
+def _find_model_folder(plan: Plan, name: str) -> Path | None:
     revision = next((model.revision for model in plan.models if model.name == name), "main")
     model = find_local_model(name, revision)
-    if model is None or model.folder is None:
+    return Path(model.folder) if model and model.folder else None
+
+
+def describe_model(plan: Plan, name: str) -> str:
+    """Return the commit of a repository or a digest of a folder's files; empty if it is not on this machine."""
+    folder = _find_model_folder(plan, name)
+    if folder is None:
         return ""
-    folder = Path(model.folder)
     return f"commit {folder.name}" if folder.parent.name == "snapshots" else _digest_folder(folder)
 
 

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from dflash_tui.benchmark.load import MeasuredWindow
-from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE
+from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE, PromptTokens
 from dflash_tui.benchmark.server import ServerFacts
 from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.events import YEAR_2100, Amount, Event, RequestDone, Whole
@@ -45,6 +46,11 @@ class Arm(msgspec.Struct, frozen=True):
     """Its launch; that of a running server has no command, and is otherwise what the server reports."""
     server: RunningServer | None = None
     """The running server that is measured; None if each boot launches one."""
+
+    @property
+    def placed_request(self) -> LaunchRequest:
+        """The launch request on the hosts of the plan."""
+        return replace(self.request, cluster=self.plan.cluster)
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -253,6 +259,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     env: dict[str, str] = {}
     sampler: str = ""
     """The sampler of its answers; empty if not recorded."""
+    prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
     inherited: dict[str, str] | None = None
     """Other environment variables that vLLM reads; None if not recorded."""
     patches: dict[str, str] = {}

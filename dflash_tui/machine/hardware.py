@@ -38,28 +38,34 @@ WITH_FP4 = SM_12X | {Hardware.B200, Hardware.BLACKWELL}
 
 
 class TypicalMachine(msgspec.Struct, frozen=True):
-    """A typical machine of a class: memory in bytes as the driver reports it, and the CPU architecture."""
+    """A typical machine of a class: memory in bytes as the driver reports it, and the CPU architecture.
+
+    `bandwidth` is that of its GPU memory in bytes per second: published, or of a copy if `bandwidth_measured`.
+    """
 
     capability: str
     memory_total: int
     architecture: str
+    bandwidth: float
     unified: bool = False
+    bandwidth_measured: bool = False
 
 
 # Totals as nvidia-smi prints them; for the GB10, whose driver reports none, MemTotal of a DGX Spark.
 # GB10: leptonai/gpud pull request 1170 (2025-12); later systems have up to 121.7 GiB, so this is the smaller.
 # RTX 5090: noonghunna/club-3090 issue 1261. H100: modal-labs/modal-client pull request 2797 (the 80 GB card; PCIe and
 # NVL cards differ). H200 and RTX 5090 Laptop: nvidia-smi with drivers 580 and 590.
+# Bandwidths: NVIDIA's data sheets (H100: the SXM card), but for the H200, which copied 4.25 TB/s of its published 4.8.
 # RTX PRO 6000: vllm-project/vllm issue 27542. RTX 4090: issue 7553 there. RTX 3090: noonghunna/club-3090 issue 747.
 TYPICAL: dict[Hardware, TypicalMachine] = {
-    Hardware.GB10: TypicalMachine("12.1", 128_501_256_192, "aarch64", unified=True),
-    Hardware.RTX_5090_LAPTOP: TypicalMachine("12.0", 24_463 * _MIB, "x86_64"),
-    Hardware.RTX_5090: TypicalMachine("12.0", 32_607 * _MIB, "x86_64"),
-    Hardware.RTX_PRO_6000: TypicalMachine("12.0", 97_887 * _MIB, "x86_64"),
-    Hardware.RTX_4090: TypicalMachine("8.9", 24_564 * _MIB, "x86_64"),
-    Hardware.RTX_3090: TypicalMachine("8.6", 24_576 * _MIB, "x86_64"),
-    Hardware.H100: TypicalMachine("9.0", 81_559 * _MIB, "x86_64"),
-    Hardware.H200: TypicalMachine("9.0", 143_771 * _MIB, "x86_64"),
+    Hardware.GB10: TypicalMachine("12.1", 128_501_256_192, "aarch64", 273e9, unified=True),
+    Hardware.RTX_5090_LAPTOP: TypicalMachine("12.0", 24_463 * _MIB, "x86_64", 896e9),
+    Hardware.RTX_5090: TypicalMachine("12.0", 32_607 * _MIB, "x86_64", 1792e9),
+    Hardware.RTX_PRO_6000: TypicalMachine("12.0", 97_887 * _MIB, "x86_64", 1792e9),
+    Hardware.RTX_4090: TypicalMachine("8.9", 24_564 * _MIB, "x86_64", 1008e9),
+    Hardware.RTX_3090: TypicalMachine("8.6", 24_576 * _MIB, "x86_64", 936e9),
+    Hardware.H100: TypicalMachine("9.0", 81_559 * _MIB, "x86_64", 3350e9),
+    Hardware.H200: TypicalMachine("9.0", 143_771 * _MIB, "x86_64", 4250e9, bandwidth_measured=True),
 }
 
 # The first match wins: compute capability, pattern in the name, class.

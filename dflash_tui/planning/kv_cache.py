@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -78,6 +78,15 @@ class KvCache(NamedTuple):
         group = _find_group(layers)
         return sum(-(-layer.number // group) * group * layer.size for layer in layers)
 
+    def count_read(self, length: int) -> int | None:
+        """Return the bytes per GPU of a request of `length` tokens without padding; None if a part is unknown.
+
+        With one token in flight and no drafts they are what a step reads, and of a linear or Mamba layer one state that
+        it reads and one that it writes.
+        """
+        found = [self._measure_layers(model, length) for model in self.models]
+        return None if None in found else sum(layer.number * layer.size for model in found for layer in model or ())
+
     def longest(self, room: int, most: int | None) -> int | None:
         """Return the longest request that fits into `room` bytes, in whole 1024 tokens; None if not even 1024 fit."""
         if self.needed(1) is None:
@@ -134,8 +143,7 @@ def add_head(target: ModelConfig) -> ModelConfig:
 
 def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
     """Return a config.json's language model; None if a value is impossible."""
-    inner = [config.get(name) for name in _INNER]
-    text = next((part for part in inner if isinstance(part, Mapping)), config)
+    text = _find_language_model(config)
     fields = {name: text.get(name) for name in ModelConfig.__struct_fields__}
     vision = config.get("vision_config")
     if isinstance(vision, Mapping) and vision.get("model_type") == GEMMA_VISION:
@@ -146,6 +154,17 @@ def read_model_shape(config: Mapping[str, Any]) -> ModelConfig | None:
         return msgspec.convert(fields, ModelConfig)
     except msgspec.ValidationError:
         return None
+
+
+def _find_language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = [config.get(name) for name in _INNER]
+    return next((part for part in inner if isinstance(part, Mapping)), config)
+
+
+def find_whole_number(config: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """Return the first positive whole number under one of these names of a config.json's language model."""
+    values = map(_find_language_model(config).get, names)
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def classify_layers(model: ModelConfig) -> list[str]:

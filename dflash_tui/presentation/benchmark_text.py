@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec import structs
 
-from dflash_tui.benchmark.prompts import name_template
+from dflash_tui.benchmark.prompts import PromptTokens, name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
 from dflash_tui.benchmark.server import Server, ServerFacts, TokenCount
 from dflash_tui.benchmark.sse import Answer
@@ -29,6 +29,7 @@ from dflash_tui.common.sanitizer import join_clean_lines
 from dflash_tui.events import RequestDone
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.run_report import RunReport
+from dflash_tui.planning.step_limit import MemoryLimit
 from dflash_tui.presentation.report import (
     Lines,
     Note,
@@ -39,6 +40,7 @@ from dflash_tui.presentation.report import (
     quote_code,
     render_page,
 )
+from dflash_tui.run_state.speculation import DraftForecast
 from dflash_tui.vllm_output.metrics import Rates
 
 KIND_WIDTH = 12
@@ -46,6 +48,11 @@ _COUNTS = {
     TokenCount.USAGE: "counted by the server in its stream",
     TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
     TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
+}
+PROMPT_TOKENS = {
+    PromptTokens.RANDOM: "prompts of random tokens, since the tokenizer gives the suite's text hardly different ones",
+    PromptTokens.REPEATED: "the prompts' tokens repeat: a mixture of experts reads fewer experts than with real text",
+    PromptTokens.UNKNOWN: "unknown whether the prompts' tokens differ: the server's /tokenize does not list them",
 }
 _WIDTH = 80
 
@@ -194,8 +201,11 @@ def _describe_level(measured: LevelSummary) -> list[str]:
     lines += _describe_speed(measured.figures, rate)
     lines += _explain_missing_speeds(measured)
     lines += _describe_acceptance(measured)
+    lines += [_format_forecast(measured.fewer_drafts)] if measured.fewer_drafts else []
+    lines += [_format_memory_limit(measured.memory_limit)] if measured.memory_limit else []
     if measured.token_count is not TokenCount.USAGE:
         lines.append(f"tokens: {_COUNTS[measured.token_count]}")
+    lines += [PROMPT_TOKENS[measured.prompt_tokens]] if measured.prompt_tokens in PROMPT_TOKENS else []
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")
@@ -220,6 +230,35 @@ def _describe_acceptance(measured: LevelSummary | Rates) -> list[str]:
         f"{share}acceptance length {length} with the bonus token, over {steps} steps",
         *([f"by position {positions}"] if positions else []),
     ]
+
+
+def _format_forecast(forecast: DraftForecast) -> str:
+    lengths = f"acceptance length {forecast.length:.2f} instead of {forecast.length_now:.2f}"
+    if forecast.step_ratio is None or forecast.speed_ratio is None:
+        return f"n={forecast.tokens} would have {lengths}; its steps were not measured here: {forecast.command}"
+    return (
+        f"n={forecast.tokens} would give about {forecast.speed_ratio:.2f} times the tok/s: {lengths}, steps "
+        f"{forecast.step_ratio:.2f} as long, from {', '.join(forecast.runs)}: {forecast.command}"
+    )
+
+
+def _format_memory_limit(limit: MemoryLimit) -> str:
+    if limit.unknown or not limit.bandwidth:
+        return f"of what this card's memory allows: unknown, without {'; '.join(limit.unknown)}"
+    parts = (
+        f"{kind} {format_number(step.share, 2)} ({format_number(_to_ms(step.least_seconds), 2)} of "
+        f"{format_number(_to_ms(step.seconds), 2)} ms)".strip()
+        for kind, step in limit.kinds.items()
+    )
+    source = "measured by copying" if limit.is_measured else "published"
+    return (
+        f"of what this card's memory allows: {', '.join(parts)}; a step's bytes over {limit.bandwidth / 1e12:.3g} TB/s "
+        f"({source})"
+    )
+
+
+def _to_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
 
 
 def _explain_missing_speeds(measured: LevelSummary) -> list[str]:

@@ -81,6 +81,38 @@ def test_tokens_without_usage_are_counted_otherwise(capfd, tokenizes, count, tok
 
 
 @pytest.mark.parametrize(
+    ("server", "found", "words"),
+    [
+        (OpenAIServer(tokenizes=True), "different", ""),
+        (OpenAIServer(tokenizes=True, vocabulary=True), "random", "prompts of random tokens"),
+        (OpenAIServer(tokenizes=True, vocabulary=True, detokenizes=False), "repeated", "the prompts' tokens repeat"),
+        (OpenAIServer(), "unknown", "unknown whether the prompts' tokens differ"),
+    ],
+)
+def test_prompts_have_different_tokens(capfd, server, found, words):
+    with server.serve() as url:
+        _, summary = measured(capfd, url, "--suite", "contexts:1k")
+        assert main(["bench", url, "--suite", "contexts:1k"]) == 0
+    assert summary["prompt_tokens"] == found
+    text = capfd.readouterr().out
+    assert words in text
+    assert ("prompts of" in text or "the prompts' tokens" in text) == bool(words)
+    sent = [body["messages"][0]["content"].partition("] ")[2] for body in server.bodies]
+    first, second = (text for text in sent if len(text) > 1_000)
+    assert first == second  # in both benches
+    assert first.startswith("Entry 1: ") == (found != "random")
+    assert found != "random" or len({*first.split()}) > 700
+
+
+def test_other_suites_are_sent_as_written(capfd):
+    server = OpenAIServer(tokenizes=True, vocabulary=True)
+    with server.serve() as url:
+        _, summary = measured(capfd, url, "--suite", "quick")
+    assert summary["prompt_tokens"] == ""
+    assert "/detokenize" not in [path for path, _, _ in server.asked]
+
+
+@pytest.mark.parametrize(
     ("refused", "left"),
     [(("cache_salt",), {"stream_options"}), (("include_usage", "ignore_eos"), set())],
 )

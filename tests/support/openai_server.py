@@ -18,6 +18,7 @@ class OpenAIServer:
     """What the server tells, and what it was asked: each path with its headers and body."""
 
     models: tuple[str, ...] = ("m",)
+    """None for a server that lists no models."""
     owner: str = "me"
     texts: dict[str, str] = field(default_factory=dict)
     """The answers to GET by their paths."""
@@ -36,6 +37,9 @@ class OpenAIServer:
     last: dict[str, Any] = field(default_factory=dict)
     """What its last event holds beside the usage."""
     tokenizes: bool = False
+    vocabulary: bool = False
+    """Whether its tokenizer knows `w1`, `w2` and so on, and every other word is token 0."""
+    detokenizes: bool = True
     slow: float = 0.0
     tls: ssl.SSLContext | None = None
     asked: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
@@ -74,14 +78,19 @@ class OpenAIServer:
     def answer_get(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append((handler.path, dict(handler.headers), {}))
         listed = {"data": [{"id": model, "owned_by": self.owner} for model in self.models]}
-        texts = {"/v1/models": json.dumps(listed)} | self.texts
+        texts = ({"/v1/models": json.dumps(listed)} if self.models else {}) | self.texts
         self._send(handler, 200 if handler.path in texts else 404, texts.get(handler.path, ""))
 
     def answer_post(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         self.asked.append((handler.path, dict(handler.headers), body))
         if handler.path == "/tokenize":
+            words = body.get("content", "").split()
+            known = [int(word[1:]) if word[0] == "w" and word[1:].isdecimal() else 0 for word in words]
             status = 200 if self.tokenizes else 404
-            self._send(handler, status, json.dumps({"tokens": body.get("content", "").split()}))
+            self._send(handler, status, json.dumps({"tokens": known if self.vocabulary else words}))
+        elif handler.path == "/detokenize":
+            prompt = " ".join(f"w{token}" for token in body["tokens"])
+            self._send(handler, 200 if self.detokenizes else 404, json.dumps({"prompt": prompt}))
         elif unknown := [name for name in self.refused if name in body or name in body.get("stream_options", {})]:
             self._send(handler, 400, json.dumps({"error": {"message": f"unknown field {unknown[0]}"}}))
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dflash_tui.benchmark.prompts import PromptTokens
 from dflash_tui.benchmark.server import TokenCount
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.secrets import LEFT_OUT, is_secret
@@ -160,6 +161,11 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
     if pair.design.temperature != 0 and any(boot.sampler for boot in pair.measured):
         samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if b.inherited is not None}
         yield from _find_unequal_values("the samplers differ", samplers)
+    texts = {
+        b.number: {"prompts": "random tokens" if b.prompt_tokens is PromptTokens.RANDOM else "the suite's text"}
+        for b in pair.measured
+    }
+    yield from _find_unequal_values("the prompts differ", texts)
     drivers = {b.number: {"driver": b.driver} for b in pair.measured if b.driver}
     yield from _find_unequal_values("the driver differs", drivers)
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dflash_tui.benchmark.prompts import PromptTokens
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import find_confounds
 from dflash_tui.experiments.analysis.report import Verdict
@@ -93,6 +94,13 @@ def test_possible_confound_is_flagged_beside_verdict(change, what):
     (found,) = verdict.judge_arms(modes(), changed(usual(), **change))
     assert found.word is not Verdict.REFUSED
     assert [each.what for each in found.confounds] == [what]
+
+
+def test_boots_with_other_prompts_refuse_verdict():
+    """Random tokens where other boots had the suite's text; boots of earlier releases did not check it."""
+    for tokens, refused in ((PromptTokens.RANDOM, True), (PromptTokens.DIFFERENT, False)):
+        (found,) = verdict.judge_arms(modes(), changed(usual(), prompt_tokens=tokens))
+        assert ("the prompts differ" in [each.what for each in found.confounds if each.refuses]) == refused
 
 
 @pytest.mark.parametrize(("temperature", "refused"), [(None, True), (0.6, True), (0.0, False)])
