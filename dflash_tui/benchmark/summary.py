@@ -15,6 +15,7 @@ from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
 from dflash_tui.planning.step_limit import MemoryLimit
+from dflash_tui.run_state.speculation import DraftForecast
 from dflash_tui.vllm_output import metrics
 
 # Of fewer values the 5th and 95th percentiles would be the least and the greatest.
@@ -112,6 +113,8 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
     memory_limit: MemoryLimit | None = None
     """Its steps beside what the memory's bandwidth allows; None unless asked for."""
+    fewer_drafts: DraftForecast | None = None
+    """What fewer drafts per step would gain, or the number to try; None if nothing shows a gain."""
 
     @property
     def completed_per_second(self) -> float | None:

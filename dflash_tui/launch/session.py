@@ -114,10 +114,10 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None]) -> _Admitted:
 
 def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim: str) -> PlannedLaunch:
     plan = planned.plan
-    request = plan.relaunch_request
+    request = plan.placed_request
     if port_owners and request.port:
         raise UsageError(f"port {port_owners}", hint=f"{free} is free: --port {free}")
-    again = planner.plan_launch_here(request, port=free, cluster=plan.cluster)
+    again = planner.plan_launch_here(request, port=free)
     if gpu_claim and again.plan.gpus == plan.gpus:
         raise _build_claimed_error(plan, gpu_claim)
     return again._replace(forced=planned.forced, replaces=planned.replaces)

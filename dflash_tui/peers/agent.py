@@ -201,7 +201,8 @@ def _plan_rank(order: RankOrder) -> PlannedLaunch:
     folders = {
         path: str(copy) for path, copy in copies.items() if copy.is_dir() or not model_hub.find_local_folder(path)
     }
-    planned = planner.plan_launch_here(order.request, cluster=order.cluster, rank=order.rank, folders=folders)
+    request = replace(order.request, cluster=order.cluster)
+    planned = planner.plan_launch_here(request, rank=order.rank, folders=folders)
     if not order.mark:
         return planned
     own_caches = _find_arm_caches(order)

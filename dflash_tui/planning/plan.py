@@ -134,6 +134,11 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
     @property
+    def placed_request(self) -> LaunchRequest:
+        """The request that gives this plan again, on the same hosts and link."""
+        return replace(self.relaunch_request, cluster=self.cluster)
+
+    @property
     def is_open(self) -> bool:
         """Whether other machines can connect, so that the server needs an API key."""
         return not ip_address(self.host).is_loopback
@@ -145,6 +150,11 @@ class Plan(msgspec.Struct, frozen=True):
         own += (self.split,) if self.split else ()
         models = (self.target, self.drafter, str(self.num_speculative_tokens), *own)
         return (self.recipe, self.profile, self.variant, self.mode.value, self.unpatched_folder, *models)
+
+    @property
+    def accepts_synthetically(self) -> bool:
+        """Whether vLLM accepts tokens at a configured rate, so that advice on the drafts is meaningless."""
+        return any(word.startswith("{") and '"synthetic' in word for word in self.argv)
 
     @property
     def split(self) -> str:

@@ -40,6 +40,7 @@ from dflash_tui.presentation.report import (
     quote_code,
     render_page,
 )
+from dflash_tui.run_state.speculation import DraftForecast
 from dflash_tui.vllm_output.metrics import Rates
 
 KIND_WIDTH = 12
@@ -200,6 +201,7 @@ def _describe_level(measured: LevelSummary) -> list[str]:
     lines += _describe_speed(measured.figures, rate)
     lines += _explain_missing_speeds(measured)
     lines += _describe_acceptance(measured)
+    lines += [_format_forecast(measured.fewer_drafts)] if measured.fewer_drafts else []
     lines += [_format_memory_limit(measured.memory_limit)] if measured.memory_limit else []
     if measured.token_count is not TokenCount.USAGE:
         lines.append(f"tokens: {_COUNTS[measured.token_count]}")
@@ -228,6 +230,16 @@ def _describe_acceptance(measured: LevelSummary | Rates) -> list[str]:
         f"{share}acceptance length {length} with the bonus token, over {steps} steps",
         *([f"by position {positions}"] if positions else []),
     ]
+
+
+def _format_forecast(forecast: DraftForecast) -> str:
+    lengths = f"acceptance length {forecast.length:.2f} instead of {forecast.length_now:.2f}"
+    if forecast.step_ratio is None or forecast.speed_ratio is None:
+        return f"n={forecast.tokens} would have {lengths}; its steps were not measured here: {forecast.command}"
+    return (
+        f"n={forecast.tokens} would give about {forecast.speed_ratio:.2f} times the tok/s: {lengths}, steps "
+        f"{forecast.step_ratio:.2f} as long, from {', '.join(forecast.runs)}: {forecast.command}"
+    )
 
 
 def _format_memory_limit(limit: MemoryLimit) -> str:

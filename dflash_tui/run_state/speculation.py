@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, zip_longest
 from typing import NamedTuple
+
+import msgspec
 
 from dflash_tui.common.formatting import format_percent
 from dflash_tui.events import SpeculationLogged
@@ -95,6 +97,63 @@ def advise_draft_length(
             return DraftAdvice(index + 1, max(1, index))
         length += share
     return DraftAdvice(None, len(shares))
+
+
+# Boots of one setting differ by 1.5 % and more, so two of them by up to 4 % without a cause.
+_LEAST_FORECAST = 1.05
+
+
+class DraftForecast(msgspec.Struct, frozen=True):
+    """Fewer drafts per step than a bench had, and what its own acceptance and measured steps predict of them."""
+
+    tokens: int
+    """The drafts per step."""
+    length: float
+    """Their acceptance length, and then that of the bench."""
+    length_now: float
+    step_ratio: float | None = None
+    """How long their steps are, of those of the bench; None if steps of other drafts were not measured here."""
+    runs: tuple[str, ...] = ()
+    """The runs with the other measured steps."""
+    command: str = ""
+    """The command that tries them."""
+
+    @property
+    def speed_ratio(self) -> float | None:
+        """Their tok/s, of those of the bench."""
+        return self.length / self.length_now / self.step_ratio if self.step_ratio else None
+
+
+def forecast_drafts(
+    shares: Sequence[float | None], steps: float, step_ratios: Mapping[int, float]
+) -> DraftForecast | None:
+    """Return the fewer drafts that would be fastest, or are to be measured next; None where nothing is to be gained.
+
+    `shares` are as in `advise_draft_length`: a position is accepted as often when fewer are drafted after it, so n
+    drafts have the acceptance length 1 + the first n shares. `step_ratios` are the measured step times by drafts, of
+    those of this bench; between two of them a line is drawn, beyond them nothing is said.
+    """
+    now, known = len(shares), [share for share in shares if share is not None]
+    if len(known) < now or steps < MIN_STEPS:
+        return None
+    lengths = [*accumulate(known, initial=1.0)]
+    measured = {n: ratio for n, ratio in step_ratios.items() if 0 < n < now} | {now: 1.0}
+    if len(measured) == 1:
+        advice = advise_draft_length(shares, steps)
+        fewer = advice.suggested if advice else now
+        return DraftForecast(fewer, lengths[fewer], lengths[now]) if fewer < now else None
+    forecasts = [
+        DraftForecast(n, lengths[n], lengths[now], _interpolate(measured, n)) for n in range(min(measured), now)
+    ]
+    best = max(forecasts, key=lambda forecast: forecast.speed_ratio or 0.0)
+    return best if (best.speed_ratio or 0.0) >= _LEAST_FORECAST else None
+
+
+def _interpolate(measured: Mapping[int, float], n: int) -> float:
+    below, above = max(at for at in measured if at <= n), min(at for at in measured if at >= n)
+    if below == above:
+        return measured[n]
+    return measured[below] + (measured[above] - measured[below]) * (n - below) / (above - below)
 
 
 class PublishedComparison(NamedTuple):

@@ -16,48 +16,26 @@ from dflash_tui.benchmark.server import Server
 from dflash_tui.cli.commands import bench
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
-from dflash_tui.events import FILLER, RequestDone, decode_recorded
+from dflash_tui.events import FILLER, Counters, RequestDone, decode_recorded
 from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.runs.run import Run
-from tests import DATA, ROOT
+from tests import ROOT
 from tests.server.faults.test_file_faults import ended
 from tests.support import command_line
 from tests.support.fake_runs import free_port, wait_for_answer
 from tests.tui.conftest import a_run
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
-RESULT = DATA / "imported" / "vllm-bench-serve.json"
 SUITE = build_suite("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
 FREE = Sampling(temperature=None, fixed=False)
-# Plays an engine's Python: writes down what it is asked and gives the result of a real one.
-PYTHON = f"""#!{sys.executable}
-import json, pathlib, shutil, sys, time
-from dflash_tui.benchmark.server import Server
-words = sys.argv[1:]
-pathlib.Path("words").write_text(json.dumps(words))
-said = pathlib.Path("behaviour").read_text()
-print("some progress\\n\\x1b[31mValueError: no such model\\x1b[0m")
-if said == "hang":
-    time.sleep(60)
-if said == "good":
-    shutil.copy({str(RESULT)!r}, words[words.index("--result-filename") + 1])
-sys.exit(said == "fail")
-"""
 
 
 @pytest.fixture
-def run(folders, tmp_path) -> Run:
-    """A run whose engine has that Python."""
-    engine = tmp_path / "engine" / "bin"
-    engine.mkdir(parents=True)
-    (engine / "python").write_text(PYTHON)
-    (engine / "python").chmod(0o755)
-    argv = (str(engine / "vllm"), "serve", "models/target", "--tokenizer-mode", "slow", "--trust-remote-code")
-    made = a_run(argv=argv, port=free_port(18_400))
+def run(folders) -> Run:
+    made = a_run(port=free_port(18_400))
     made.folder.mkdir(parents=True)
-    (made.folder / "behaviour").write_text("good")
     return made
 
 
@@ -171,6 +149,42 @@ async def test_steps_are_compared_with_memory(serving, capfd, tmp_path):
     assert re.search(r"memory allows: a 0\.\d\d \(0\.10 of \d+\.\d\d ms\), b .* over 4\.25 TB/s \(measured by", shown)
     assert told_without["unknown"] == ["the weights of models/missing, which has no safetensors files here", "KV cache"]
     assert "memory allows: unknown, without the weights of models/missing" in shown_without
+
+
+async def test_fewer_drafts_are_forecast_from_history(serving, capfd):
+    """By the acceptance of the bench and the steps of an earlier run with fewer drafts; first without such a run."""
+    shares = (0.5, 0.2, 0.1, *[0.01] * (serving.plan.num_speculative_tokens - 3))
+    none = Counters(0.0, 0.0, 0.0, 0.0, 0.0, tuple(0.0 for _ in shares))
+    some = Counters(1e3, 0.0, 500.0, 3500.0, 500 * sum(shares), tuple(500 * share for share in shares))
+    command = bench.Bench(Server.from_run(serving), SUITE, FREE, as_json=True, dataset="mine.jsonl")
+    told, shown = [], []
+    for _ in range(2):
+        counters = mock.AsyncMock(side_effect=[none, some, none, some])
+        with mock.patch.object(bench, "client", mock.Mock(wraps=client, read_counters=counters)):
+            await bench.run_bench(command)
+            told.append(json.loads(capfd.readouterr().out.splitlines()[-1])["fewer_drafts"])
+            await bench.run_bench(command._replace(as_json=False))
+            shown.append(" ".join(capfd.readouterr().out.split()))
+        plan = msgspec.structs.replace(serving.plan, num_speculative_tokens=3, port=1)
+        earlier = msgspec.structs.replace(serving, id=f"{serving.id}-3", plan=plan)
+        earlier.folder.mkdir(exist_ok=True)
+        (earlier.folder / "run.json").write_bytes(msgspec.json.encode(earlier))
+        done = [event for line in serving.samples.read_bytes().splitlines() if (event := decode_recorded(line))]
+        for request in done:  # far shorter steps
+            assert isinstance(request, RequestDone)
+            earlier.record(msgspec.structs.replace(request, decode_tok_s=1e6))
+    first, second = told
+    assert (first["tokens"], first["step_ratio"]) == (3, None)
+    assert first["command"].startswith("dflash-tui tune ")
+    assert (second["tokens"], second["runs"]) == (3, [f"{serving.id}-3"])
+    assert 0 < second["step_ratio"] < 0.1
+    words = "--profile stock --mode eager --vary n=7,3 --dataset mine.jsonl"
+    assert second["command"] == f"dflash-tui ab {serving.plan.recipe} {words}"
+    assert "n=3 would have acceptance length 1.80 instead of 1.84; its steps were not measured here: dfl" in shown[0]
+    assert re.search(
+        r"n=3 would give about \S+ times the tok/s: acceptance length 1\.80 instead of 1\.84, ste", shown[1]
+    )
+    assert build_parser().parse_args(first["command"].split()[1:]).axes == ["n=7,3"]
 
 
 def test_the_options_of_the_command_are_checked(capsys):

@@ -1,7 +1,6 @@
 """A recipe or patch that is not shipped: nothing is run before the user says yes to it."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -140,15 +139,6 @@ def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     with pytest.raises(DflashError) as error:
         controller.resume_experiment(design)
     assert "with --trust" in error.value.evidence
-
-
-def test_check_lists_what_recipes_run(engine, capsys):
-    assert main.main(["recipes", "check"]) == 0
-    said = capsys.readouterr().out
-    assert f"\n  variable    {PRELOAD}\n" in said
-    assert "\n  command     vllm serve " in said
-    assert main.main(["recipes", "check", "fake", "--json"]) == 0
-    assert {"kind": "variable", "text": PRELOAD} in json.loads(capsys.readouterr().out)["ingredients"]
 
 
 MINE = "mine.yaml"

@@ -105,14 +105,6 @@ def test_no_patch_comes_in_untrusted(engine, experiment):
     assert not list(paths.engines_folder().glob("*patched*"))
 
 
-def test_launch_with_unfitting_patch_is_refused(engine):
-    target = engine.site_packages / "vllm" / CPU_FILE
-    target.write_text(target.read_text().replace("_ensure_int64(output)", "output"))
-    with pytest.raises(PatchError, match="does not fit"):
-        launch(made(engine), engine)
-    assert registry.list_runs() == []
-
-
 def test_foreign_patched_engine_is_not_called_unpatched(engine, shipped, snapshot):
     """A run without the patch would be one with it."""
     target = engine.site_packages / "vllm" / CPU_FILE

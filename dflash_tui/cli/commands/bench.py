@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import time
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -24,11 +26,13 @@ from dflash_tui.common.errors import ServerFailed, UsageError
 from dflash_tui.engines import model_hub
 from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestDone
 from dflash_tui.machine import nvml
-from dflash_tui.monitoring import observer, recorder
+from dflash_tui.monitoring import observer, recorder, step_history
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.planning.step_limit import StepReader
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.presentation.report import to_terminal
+from dflash_tui.run_state.speculation import DraftForecast
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 
@@ -56,6 +60,7 @@ class Bench(NamedTuple):
     warm_up: int = 0
     prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
     limit: bool = False
+    dataset: str = ""
 
     def suit_to(self, samplers: tuple[str, ...]) -> Bench:
         """Return the bench for a server whose log names these samplers."""
@@ -96,7 +101,23 @@ class Bench(NamedTuple):
                 elif not self.watched:
                     print_event(request)
         after = await client.read_counters(server)
-        measured = LevelSummary.from_requests(server, done, before, after, self.suite, record=record)
+        measured = self._summarize(
+            LevelSummary.from_requests(server, done, before, after, self.suite, record=record), done
+        )
+        if self.as_json:
+            print_event(measured)
+        else:
+            is_session = any(prompt.session for prompt in self.suite.prompts)
+            sections = [benchmark_text.build_turns(done)] if is_session else []
+            print_data(to_terminal([*sections, benchmark_text.build_level(measured)], terminal_width()))
+        if measured.failed == len(done):
+            hint = f"the log: {run.log}" if run else "the log of the server may say why"
+            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=hint)
+        return measured
+
+    def _summarize(self, measured: LevelSummary, done: Sequence[RequestDone]) -> LevelSummary:
+        """Return the summary with what this bench knows of its requests, and what they say about the launch."""
+        run = self.server.run
         # A server known by its address may ignore fields of a request.
         is_full = bool(run) or all(request.finish == "length" for request in done if not request.error)
         knows_sampler = bool(run) or self.sampling.temperature == 0
@@ -111,16 +132,21 @@ class Bench(NamedTuple):
         if self.limit:
             reader = _read_step_models(run.plan) if run else None
             measured = replace(measured, memory_limit=compare_with_memory(reader, measured, done))
-        if self.as_json:
-            print_event(measured)
-        else:
-            is_session = any(prompt.session for prompt in self.suite.prompts)
-            sections = [benchmark_text.build_turns(done)] if is_session else []
-            print_data(to_terminal([*sections, benchmark_text.build_level(measured)], terminal_width()))
-        if measured.failed == len(done):
-            hint = f"the log: {run.log}" if run else "the log of the server may say why"
-            raise ServerFailed("no request succeeded", evidence=done[-1].error, hint=hint)
+        if run and measured.streams == 1:
+            measured = replace(measured, fewer_drafts=self._forecast_drafts(run.plan, measured, done))
         return measured
+
+    def _forecast_drafts(self, plan: Plan, measured: LevelSummary, done: Sequence[RequestDone]) -> DraftForecast | None:
+        """Return what fewer drafts would gain, with the command that tries them."""
+        shares = measured.per_position
+        if not (found := step_history.forecast_from_history(plan, done, shares, measured.steps or 0.0)):
+            return None
+        without = LaunchChanges(removed=("port", "num_speculative_tokens"), removed_settings=("n",))
+        argv = plan.relaunch_request.with_changes(without).to_argv()
+        prompts = ["--dataset", self.dataset] if self.dataset else []
+        verb = "ab" if found.step_ratio else "tune"
+        words = ["dflash-tui", verb, *argv, "--vary", f"n={len(shares)},{found.tokens}", *prompts]
+        return replace(found, command=shlex.join(words))
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -135,7 +161,7 @@ def bench(args: argparse.Namespace) -> int:
     benchmark = Bench(
         server, suite, sampling.as_published(plan.expected if plan else ()), args.rounds, args.concurrency, args.json,
         rate=args.rate, ramp=args.ramp, slo=summary.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
-        limit=args.limit,
+        limit=args.limit, dataset=args.suite,
     )  # fmt: skip
     if server.run:
         return asyncio.run(_bench_run(benchmark, server.run))

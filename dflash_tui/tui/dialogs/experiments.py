@@ -121,7 +121,7 @@ def plan_experiment(plan: Plan, vary: str, boots: int, options: str = "") -> Pla
         UsageError: it cannot be varied so, or another experiment is running.
     """
     request = builder.add_typed_options(builder.ExperimentRequest(plan.relaunch_request, vary, boots), options)
-    return _describe_planned(*builder.build_experiment(request, cluster=plan.cluster))
+    return _describe_planned(*builder.build_experiment(request))
 
 
 def _describe_planned(design: Design, resolved_recipes: list[ResolvedRecipe]) -> PlannedExperiment:
@@ -390,7 +390,7 @@ class NewTune(ExperimentDialog):
 
         request = builder.ExperimentRequest(self.plan.relaunch_request)
         axes, budget = _split_axes(self.vary), 60.0 * self.minutes
-        return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes, cluster=self.plan.cluster))
+        return _describe_planned(*tuner.build_tune(request, budget=budget, axes=axes))
 
     def list_offers(self) -> Offers:
         return [("", "all settings that may matter here"), *list_variations(self.plan)[1:]]

@@ -102,19 +102,19 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            peers = await cluster_launch.greet_peers(request.peers)
-            planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+            hosts = await cluster_launch.reach_hosts(request.peers)
+            planned = await hosts.plan(request)
             if planned.plan.cluster:
                 choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
             draw()
-            surveyed = await cluster_launch.survey_ranks(planned, peers)
+            checks, surveyed = await hosts.survey(planned)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
             self._error = error
         else:
-            choice.surveyed = {**choice.surveyed, planned.plan.argv: surveyed.planned}
-            self._wrong = [format_check(check) for check in surveyed.checks if check.level.value != "ok"]
+            choice.surveyed = {**choice.surveyed, planned.plan.argv: surveyed}
+            self._wrong = [format_check(check) for check in checks if check.level.value != "ok"]
         draw()
 
     def _explain_missing(self, error: NeedsProgram) -> DflashError:

@@ -239,12 +239,6 @@ class RunView(Vertical):
             return self.plan.num_speculative_tokens
         return len(self.state.readings[-1].counters.per_position) if self.state.readings else 0
 
-    @property
-    def synthetic_acceptance(self) -> bool:
-        """Whether vLLM accepts tokens at a configured rate, so that advice on `n` is meaningless."""
-        settings = [word for word in self.plan.argv if word.startswith("{")] if self.plan else []
-        return any('"synthetic' in word for word in settings)
-
     def allows(self, action: str) -> bool:
         """Return whether an action is available now."""
         if action == "chart":
@@ -315,7 +309,8 @@ class RunView(Vertical):
         if rates is None or not rates.per_position:  # nothing was drafted since the recording began
             rates = self.state.mean(span, now)
         shares = rates.per_position if rates else ()
-        advice = advise_draft_length(shares, rates.steps) if rates and not self.synthetic_acceptance else None
+        synthetic = self.plan is not None and self.plan.accepts_synthetically
+        advice = advise_draft_length(shares, rates.steps) if rates and not synthetic else None
         self.query_one(Positions).show(shares, advice)
         requests = [done for done in self.state.requests if done.kind not in {PROBE, FILLER} or done.error]
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)

@@ -1,0 +1,82 @@
+"""Read how long the steps of earlier runs took, to compare numbers of drafts."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from dflash_tui.events import OURS, RequestDone, decode_recorded
+from dflash_tui.planning.plan import Plan
+from dflash_tui.run_state.speculation import DraftForecast, forecast_drafts
+from dflash_tui.runs import registry
+from dflash_tui.runs.run import Run
+
+# Requests of the same kind whose prompts differ by more than this share have other contexts.
+_SAME_LENGTH = 0.1
+_MARK = b'"request"'
+_DRAFTS = ("n", "num_speculative_tokens")
+
+
+class _Steps(NamedTuple):
+    """The step times of one kind of prompt: of requests one at a time, of about the same length."""
+
+    prompt_tokens: float
+    seconds: float
+
+
+def forecast_from_history(
+    plan: Plan, done: Sequence[RequestDone], shares: Sequence[float | None], steps: float
+) -> DraftForecast | None:
+    """Return `forecast_drafts` of a bench, by the steps of earlier runs of this launch with other numbers of drafts."""
+    ours, by_drafts = _group_steps(done), defaultdict[int, dict[str, list[RequestDone]]](dict)
+    if not ours or plan.accepts_synthetically or len(shares) != plan.num_speculative_tokens:
+        return None
+    key = _describe_launch(plan)
+    for run in registry.list_runs():
+        if run.plan.num_speculative_tokens < len(shares) and _describe_launch(run.plan) == key:
+            by_drafts[run.plan.num_speculative_tokens][run.id] = _read_requests(run)
+    ratios, runs = dict[int, float](), list[str]()
+    for drafts, requests in by_drafts.items():
+        theirs = _group_steps([request for own in requests.values() for request in own])
+        if alike := [theirs[kind].seconds / ours[kind].seconds for kind in ours if _is_alike(ours, theirs, kind)]:
+            ratios[drafts] = statistics.geometric_mean(alike)
+            runs += [run for run, own in requests.items() if own]
+    found = forecast_drafts(shares, steps, ratios)
+    return replace(found, runs=tuple(runs)) if found else None
+
+
+def _describe_launch(plan: Plan) -> object:
+    request = plan.relaunch_request
+    settings = {name: value for name, value in request.settings.items() if name not in _DRAFTS}
+    return replace(plan, num_speculative_tokens=0).kind, plan.hardware, plan.patches, plan.set_up, settings
+
+
+def _read_requests(run: Run) -> list[RequestDone]:
+    try:
+        lines = run.samples.read_bytes().splitlines()
+    except OSError:
+        return []
+    events = (decode_recorded(line) for line in lines if _MARK in line)
+    return [event for event in events if isinstance(event, RequestDone) and event.kind not in OURS]
+
+
+def _group_steps(done: Sequence[RequestDone]) -> dict[str, _Steps]:
+    by_kind = defaultdict[str, list[RequestDone]](list)
+    for request in done:
+        if request.streams == 1 and not request.error and request.steps_s:
+            by_kind[request.kind].append(request)
+    return {
+        kind: _Steps(
+            statistics.median(request.prompt_tokens for request in requests),
+            statistics.median(1 / request.steps_s for request in requests if request.steps_s),
+        )
+        for kind, requests in by_kind.items()
+    }
+
+
+def _is_alike(ours: dict[str, _Steps], theirs: dict[str, _Steps], kind: str) -> bool:
+    return kind in theirs and abs(theirs[kind].prompt_tokens / max(1.0, ours[kind].prompt_tokens) - 1) <= _SAME_LENGTH
