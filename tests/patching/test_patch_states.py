@@ -126,21 +126,6 @@ def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expe
     assert all(f"{version} is not a release" in one.why for one in found.values())
 
 
-@pytest.mark.index
-def test_the_release_of_tomorrow(read, tmp_path):
-    """What still lacks it gets it, and that nobody has verified it is said; what has moved on is shown."""
-    engine = installed(tmp_path / "e", read["0.33.0"], "0.99.0")
-    found = stand(engine)
-    assert {one.state for name, one in found.items() if name != "gb10-cutlass-fp8"} == {PatchState.UPSTREAM}
-    assert found["gb10-cutlass-fp8"].state is PatchState.NEEDED
-    assert "0.33.0" in found["gb10-cutlass-fp8"].why
-    edit(engine, W8A8, "def cutlass_fp8_supported() -> bool:", "def cutlass_fp8_is_there() -> bool:")
-    lost = stand(engine)["gb10-cutlass-fp8"]
-    assert lost.state is PatchState.DRIFTED
-    assert "--set patches.gb10-cutlass-fp8=false" in lost.why
-    assert "found 0 times: def cutlass_fp8_supported() -> bool:" in lost.drift
-
-
 def test_fix_written_differently_upstream_is_upstream(tmp_path, pristine, shipped, snapshot):
     """The next release of the CPU build may expand by itself; while the very text stands there, it does not."""
     [edit] = shipped.files[0].edits

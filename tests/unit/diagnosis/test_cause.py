@@ -3,12 +3,12 @@
 import pytest
 
 from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
-from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, Launched, MemorySampled, Stopping
+from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, MemorySampled, Stopping
 from dflash_tui.planning.recipes.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances
-from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.states import LAUNCHED, fold, read_lines, read_log
 
 CPU, GPU = "cpu-vllm-0.32.0", "h200-vllm-0.26.0"
 OOM = "Out of memory: Killed process 14182 (VLLM::EngineCor) total-vm:31457280kB, anon-rss:23068672kB, file-rss:0kB"
@@ -16,23 +16,13 @@ OOM = "Out of memory: Killed process 14182 (VLLM::EngineCor) total-vm:31457280kB
 
 def of(name: str, code: int | None, *before) -> RunState:
     """Return the state of a recorded run that ended with `code`; its log read as a server wrote it."""
-    reader, state, at = LogReader(0.0, 0.0), RunState(), 0.0
-    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
-    for at, line in recordings.lines(name):
-        for event in reader.feed_line(line, at):
-            state.apply(event)
-    for event in (*before, Exited(at, code)):
-        state.apply(event)
-    return state
+    lines = [*recordings.lines(name)]
+    return fold(LAUNCHED, *read_lines(lines), *before, Exited(lines[-1][0], code))
 
 
 def written(*lines: str, code: int | None = 1) -> RunState:
     """Return the state of a run that wrote these lines."""
-    state = RunState()
-    for event in LogReader(0.0, 0.0).feed("\n".join((*lines, "")).encode()):
-        state.apply(event)
-    state.apply(Exited(9.0, code))
-    return state
+    return fold(*read_log("\n".join((*lines, ""))), Exited(9.0, code))
 
 
 # Written by hand from the raw logs and what their driver saw: exit code, name of the cause, words of the cause, words
@@ -182,10 +172,8 @@ DAY = 86_400.0
 
 def served(log: str, code: int, end: float) -> RunState:
     """Return the state of a server that was up, wrote `log` and ended `end` seconds after its launch."""
-    reader, state = LogReader(0.0, 0.0), RunState()
     started = "INFO 01-01 00:00:30 [x.py:1] Application startup complete.\n"
-    for event in (Launched(0.0, "run", "toy", 1, 8000, "eager"), *reader.feed(f"{started}{log}".encode())):
-        state.apply(event)
+    state = fold(LAUNCHED, *read_log(f"{started}{log}"))
     assert state.up_at is not None
     state.apply(Exited(end, code))
     return state
@@ -253,10 +241,7 @@ def test_recipe_failure_sign_matches_text_with_gaps(sign, shows):
 
 def test_unhealthy_running_server_is_explained(snapshot):
     """Unhealthy is no end: the answer is the evidence."""
-    state = RunState()
-    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
-    state.apply(HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no"))
-    found = diagnose_run(state)
+    found = diagnose_run(fold(LAUNCHED, HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no")))
     assert found is not None
     assert found.evidence == ("HTTP 400: no",)
     assert found.what == snapshot

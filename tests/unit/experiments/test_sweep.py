@@ -55,13 +55,6 @@ def test_fastest_of_other_numbers_is_recommended():
     assert ([of.arms[arm].name for arm in found.plateau], found.recommended, found.to_best) == (["8", "12"], 3, None)
 
 
-def test_a_peak_alone_is_recommended():
-    """Where nothing is like the best there is nothing to weigh."""
-    of = sweep("4", "8", "12", "15")
-    found = swept(of, measured(of, {"4": 6.0, "8": 10.0, "12": 8.0, "15": 7.0}))
-    assert (found.plateau, found.recommended, found.to_best) == ((1,), 1, None)
-
-
 def test_all_comparisons_with_the_best_hold_together():
     """The intervals of a sweep are wider than that of one comparison: they have the level for all at once."""
     of = sweep("4", "8", "12", "15")

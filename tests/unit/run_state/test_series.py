@@ -70,16 +70,6 @@ def test_mean_spans_reading_gap_but_one_server():
     assert (other.steps, other.seconds) == (2.0, 1.0)
 
 
-def test_another_server_begins_a_new_track():
-    """Counters that fell belong to another server: no rate spans the change."""
-    track = CounterSeries()
-    for at, steps in ((0.0, 50.0), (1.0, 60.0), (2.0, 1.0), (3.0, 11.0)):
-        track.add(at, counters(steps))
-    found = track.window(10, 3.0)
-    assert found is not None
-    assert (found.steps, found.seconds) == (10.0, 1.0)
-
-
 def test_new_engine_begins_new_track():
     """Also every second time, as with two replicas behind one address: no window spans the change."""
     series = CounterSeries()
@@ -116,16 +106,6 @@ def test_chart_columns_are_stable_between_bounds():
     one, other = track.columns(191.0, 120, 10), track.columns(191.9, 120, 10)
     assert one[:-1] == other[:-1]
     assert track.columns(193.0, 120, 10)[:-2] == one[1:-1]
-
-
-def test_idle_series_has_zero_speed_unknown_acceptance():
-    """A resting server makes nothing per second, and has no acceptance."""
-    track = CounterSeries()
-    for second in (0, 10, 20):
-        track.add(float(second), counters(5.0))
-    found = [rates for rates in track.columns(20.0, 20, 7) if rates]
-    assert {rates.tok_s for rates in found} == {0.0}
-    assert {rates.acceptance for rates in found} == {None}
 
 
 def test_past_values_are_held_then_forgotten():

@@ -93,14 +93,6 @@ def test_without_speculation_its_figures_are_unknown():
     assert (found.tok_s, found.steps_s, found.acceptance, found.acceptance_length) == (0.0, None, None, None)
 
 
-def test_a_window_without_traffic_has_no_acceptance():
-    """Nothing generated is 0 tok/s, but acceptance is unknown."""
-    counters = Counters(generated=5, steps=2, proposed=14, accepted=3, per_position=(2, 1))
-    found = compute_rates(counters, counters, 1.0)
-    assert found is not None
-    assert (found.tok_s, found.acceptance, found.acceptance_length) == (0.0, None, None)
-
-
 def test_engines_are_summed_and_fullest_cache_counts():
     """With several engines counters add up; the KV cache usage is that of the fullest."""
     text = "".join(
