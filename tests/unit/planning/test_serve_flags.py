@@ -1,13 +1,12 @@
 """Flags that are misspelt are found by the names that are shipped, for each release of the table."""
 
 import pytest
-import requests
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning import serve_flags
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import find_recipe_mistakes
-from tests.support import vllm_flags
+from tests.support import vllm_flags, wheels
 
 
 def test_every_listed_release_has_its_flags():
@@ -73,7 +72,5 @@ def test_shipped_recipes_pass_flag_check_of_release():
 
 @pytest.mark.index
 def test_table_matches_published_wheels():
-    try:
+    with wheels.skip_if_unreachable():
         assert serve_flags.FILE.read_text(encoding="utf-8") == vllm_flags.render_table(vllm_flags.read_all_flags())
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")

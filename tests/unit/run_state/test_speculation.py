@@ -15,12 +15,12 @@ from dflash_tui.run_state.speculation import (
     forecast_drafts,
 )
 from dflash_tui.vllm_output.metrics import Rates
+from tests.support.values import present
 
 
 def test_the_first_useless_position_adds_too_little():
     """Position 5 adds 0.03 tokens to a step of 3.1: less than 2 %, so four are enough."""
-    found = advise_draft_length((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000)
-    assert found is not None
+    found = present(advise_draft_length((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000))
     assert (found.first_useless, found.suggested) == (5, 4)
 
 
@@ -31,8 +31,7 @@ def test_unknown_position_prevents_draft_length_advice():
 
 
 def test_all_positions_may_be_useful():
-    found = advise_draft_length((0.9, 0.8, 0.7), MIN_STEPS)
-    assert found is not None
+    found = present(advise_draft_length((0.9, 0.8, 0.7), MIN_STEPS))
     assert (found.first_useless, found.suggested) == (None, 3)
 
 
@@ -62,8 +61,7 @@ def test_fewer_drafts_win_below_break_even(context, conditional, length):
     assert 1 + sum(shares) == pytest.approx(length, abs=0.1)
     seven = DraftForecast(7, 1 + sum(shares[:7]), 1 + sum(shares), AT_7[context])
     assert seven.speed_ratio == pytest.approx(1, abs=0.01)
-    found = forecast_drafts(even(0.7), 5000, {7: AT_7[context]})
-    assert found is not None
+    found = present(forecast_drafts(even(0.7), 5000, {7: AT_7[context]}))
     assert found.tokens == 7
     assert found.speed_ratio == pytest.approx(0.945 / AT_7[context], abs=0.01)
 
@@ -71,8 +69,7 @@ def test_fewer_drafts_win_below_break_even(context, conditional, length):
 def test_forecast_between_measured_drafts():
     """A line between two measured step times; nothing beyond them, and nothing by an unknown position."""
     shares = [0.9, 0.8, 0.7, 0.6, 0.0, 0.0, 0.0, 0.0]
-    found = forecast_drafts(shares, 5000, {2: 0.7, 12: 3.0})
-    assert found is not None
+    found = present(forecast_drafts(shares, 5000, {2: 0.7, 12: 3.0}))
     assert (found.tokens, found.length, found.length_now) == (4, 4.0, 4.0)
     assert found.step_ratio == pytest.approx(0.8)
     assert forecast_drafts([None, *shares[1:]], 5000, {2: 0.4}) is None
@@ -81,8 +78,7 @@ def test_forecast_between_measured_drafts():
 
 def test_unmeasured_steps_name_drafts_to_try():
     """Without the step times of other drafts no gain is named, and nothing where all positions are useful."""
-    found = forecast_drafts([0.9, 0.6, 0.4, 0.2, 0.03, 0.01], 5000, {})
-    assert found is not None
+    found = present(forecast_drafts([0.9, 0.6, 0.4, 0.2, 0.03, 0.01], 5000, {}))
     assert (found.tokens, found.step_ratio, found.speed_ratio) == (4, None, None)
     assert found.length == pytest.approx(3.1)
     assert found.length_now == pytest.approx(3.14)
@@ -90,8 +86,7 @@ def test_unmeasured_steps_name_drafts_to_try():
 
 
 def test_one_token_is_drafted_at_least():
-    found = advise_draft_length((0.001, 0.0), 5000)
-    assert found is not None
+    found = present(advise_draft_length((0.001, 0.0), 5000))
     assert (found.first_useless, found.suggested) == (1, 1)
 
 
