@@ -9,13 +9,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.network import choose_link
-from dflash_tui.planning.cluster import (
-    Cluster,
-    ClusterHost,
-    check_cluster,
-    count_gpus_needed,
-    count_gpus_per_host,
-)
+from dflash_tui.planning.cluster import Cluster, ClusterHost, check_cluster, count_gpus_needed, count_gpus_per_host
 from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader

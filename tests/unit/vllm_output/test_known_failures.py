@@ -78,24 +78,6 @@ def problems(prefix: str, message: str, frames: tuple[str, ...]) -> list[Problem
     return [event for event in LogReader(0.0, 0.0).feed("\n".join(lines).encode()) if isinstance(event, Problem)]
 
 
-def test_another_line_shows_none():
-    line = "ValueError: something that nobody has seen"
-    assert (explain_failure(line), recognize_failure(line)) == (None, "")
-
-
-def test_message_numbers_appear_in_cause_and_fix():
-    """As vLLM prints them."""
-    match = present(
-        explain_failure(
-            "ValueError: To serve at least one request with the model's max seq len (1048576), 22.5 GiB KV cache is "
-            "needed, which is larger than the available KV cache memory (17.39 GiB). Based on the available memory, "
-            "the estimated maximum model length is 810208."
-        )
-    )
-    assert [number in match.cause for number in ("1048576", "22.5", "17.39")] == [True] * 3
-    assert "810208" in match.fix
-
-
 @pytest.mark.parametrize(
     ("pattern", "texts"),
     [

@@ -10,10 +10,7 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
-from dflash_tui.planning.derivation.pair import (
-    DerivedPair,
-    derive_pair,
-)
+from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair
 from dflash_tui.planning.methods import Method
 from tests.support import wheels
 
