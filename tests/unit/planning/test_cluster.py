@@ -77,18 +77,6 @@ def test_launch_records_roce_devices_meant_for_nccl(devices, settings, expected)
     assert alone.launched.roce == ""
 
 
-def test_only_the_first_rank_has_an_api():
-    first, second = words_of(build_plan(resolve()))
-    assert "--headless" in second
-    assert "--headless" not in first
-    for name in ("--host", "--port", "--served-model-name"):
-        assert name in first
-        assert name not in second
-    assert [flag(argv, "--node-rank") for argv in (first, second)] == ["0", "1"]
-    assert [flag(argv, "--nnodes") for argv in (first, second)] == ["2", "2"]
-    assert flag(first, "--speculative-config") == flag(second, "--speculative-config")
-
-
 def test_recipe_timeout_and_master_port_win():
     first, _ = words_of(build_plan(resolve(distributed_timeout_seconds=20, master_port=29777)))
     assert first.count("--distributed-timeout-seconds") == first.count("--master-port") == 1
