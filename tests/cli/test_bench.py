@@ -21,43 +21,21 @@ from dflash_tui.machine import nvml
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.runs.run import Run
-from tests import DATA, ROOT
+from tests import ROOT
 from tests.server.faults.test_file_faults import ended
 from tests.support import command_line
 from tests.support.fake_runs import free_port, wait_for_answer
 from tests.tui.conftest import a_run
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"
-RESULT = DATA / "imported" / "vllm-bench-serve.json"
 SUITE = build_suite("two", (Prompt("a", "first", 20), Prompt("b", "second", 40)))
 FREE = Sampling(temperature=None, fixed=False)
-# Plays an engine's Python: writes down what it is asked and gives the result of a real one.
-PYTHON = f"""#!{sys.executable}
-import json, pathlib, shutil, sys, time
-from dflash_tui.benchmark.server import Server
-words = sys.argv[1:]
-pathlib.Path("words").write_text(json.dumps(words))
-said = pathlib.Path("behaviour").read_text()
-print("some progress\\n\\x1b[31mValueError: no such model\\x1b[0m")
-if said == "hang":
-    time.sleep(60)
-if said == "good":
-    shutil.copy({str(RESULT)!r}, words[words.index("--result-filename") + 1])
-sys.exit(said == "fail")
-"""
 
 
 @pytest.fixture
-def run(folders, tmp_path) -> Run:
-    """A run whose engine has that Python."""
-    engine = tmp_path / "engine" / "bin"
-    engine.mkdir(parents=True)
-    (engine / "python").write_text(PYTHON)
-    (engine / "python").chmod(0o755)
-    argv = (str(engine / "vllm"), "serve", "models/target", "--tokenizer-mode", "slow", "--trust-remote-code")
-    made = a_run(argv=argv, port=free_port(18_400))
+def run(folders) -> Run:
+    made = a_run(port=free_port(18_400))
     made.folder.mkdir(parents=True)
-    (made.folder / "behaviour").write_text("good")
     return made
 
 

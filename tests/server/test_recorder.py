@@ -249,19 +249,6 @@ def test_process_identity_differs_after_pid_reuse(launch):
     child.wait()
 
 
-def test_foreign_process_with_our_pid_is_ignored(launch):
-    """A session with our pid but another folder, as after a reuse of the pid, is left alone."""
-    run = launch("deaf")
-    time.sleep(0.05)  # a later tick of the clock, as any reuse of a pid has
-    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-    try:
-        assert server_process.list_processes(replace(run, pid=foreign.pid, born=run.born)) == []
-        assert [process.pid for process in server_process.list_processes(run)] == [run.pid]
-    finally:
-        foreign.kill()
-        foreign.wait()
-
-
 @pytest.mark.parametrize(
     ("word", "error"),
     [

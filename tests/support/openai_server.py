@@ -18,6 +18,7 @@ class OpenAIServer:
     """What the server tells, and what it was asked: each path with its headers and body."""
 
     models: tuple[str, ...] = ("m",)
+    """None for a server that lists no models."""
     owner: str = "me"
     texts: dict[str, str] = field(default_factory=dict)
     """The answers to GET by their paths."""
@@ -77,7 +78,7 @@ class OpenAIServer:
     def answer_get(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append((handler.path, dict(handler.headers), {}))
         listed = {"data": [{"id": model, "owned_by": self.owner} for model in self.models]}
-        texts = {"/v1/models": json.dumps(listed)} | self.texts
+        texts = ({"/v1/models": json.dumps(listed)} if self.models else {}) | self.texts
         self._send(handler, 200 if handler.path in texts else 404, texts.get(handler.path, ""))
 
     def answer_post(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:

@@ -69,15 +69,6 @@ async def test_starting_boot_shows_its_phases():
         assert not recorded.samples.exists()
 
 
-async def test_requests_are_seen_as_they_come():
-    running(a_design(), stage="round")
-    panel = app(now=NOW)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, a_design().id, "  measuring")
-        await shows(pilot, "S Stop", "cold ", "Math ", "? Help", "q Quit")
-        assert "⏎ Resume" not in text(panel)
-
-
 async def test_halted_experiment_shows_reason_and_resume_key():
     design = a_design()
     made = boots(design, (10.0, 18.5))

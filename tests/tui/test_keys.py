@@ -49,16 +49,6 @@ async def test_recipe_keys_are_hidden_without_recipe():
             assert ("Filter" in _last(panel)) == bool(entries)
 
 
-async def test_a_message_is_a_toast():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "⏎ Launch")
-        await pilot.press("w")
-        await shows(pilot, "no server is running")
-        assert panel.screen.query("Toast")
-        assert "Launch" in _last(panel)
-
-
 def _last(panel: DflashApp) -> str:
     return text(panel).splitlines()[-1]
 

@@ -12,42 +12,6 @@ from tests.tui.conftest import HOSTILE, a_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 
-async def test_start_screen_shows_steps_phases_and_log(starting):
-    events, now = starting
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        assert panel.run_screen.view.stage == "starting"
-        seen = text(panel)
-        assert "◐ STARTING 1:20" in seen
-        assert "built in 9 s" in seen
-        assert "◐ compile" in seen
-        assert panel.run_screen.query_one(LogPane).rows.matching > 50
-
-
-async def test_a_live_server_shows_its_figures(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        seen = text(panel)
-        for words in (
-            "● WARM SYNTHETIC",
-            "hand-made toy weights",
-            "decode tok/s · median of 4",
-            "of 8",
-            "0.9 GiB 11 %",
-            "4 requests",
-            "CPU %",  # by the plan: no sample of it has come
-        ):
-            assert words in seen
-        assert "GPU %" not in seen
-        for kind in ("Q&A", "Code", "JSON", "Math", "LongCode"):
-            assert f" {kind} " in seen
-        for chart in panel.run_screen.query(Chart):
-            assert {len(line.values) for line in chart.lines} == (set() if chart.id == "gpu" else {chart.columns})
-
-
 async def test_error_before_launch_stays_shown():
     panel = app()
     async with panel.run_test(size=(80, 24)) as pilot:
