@@ -31,7 +31,7 @@ def main(identity: str) -> int:
         recipe = recipe_loader.find_recipe(first.request.recipe)
         probe = planner.probe_for(recipe)
         resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.launched]
-        recipe_trust.require_trust(recipe, [arm.plan for arm in design.launched])
+        recipe_trust.require_trust(recipe_trust.list_launched(recipe, [arm.plan for arm in design.launched]))
         tuner = MachineTuner(_select_gpus(probe, first), recipe, first.plan.cluster) if design.tuning else None
         return asyncio.run(_run_driver(runner.run_experiment(design, resolved_recipes, tuner)))
     except (DflashError, OSError) as error:

@@ -74,7 +74,7 @@ class MachineTuner(NamedTuple):
     def plan(self, request: LaunchRequest) -> PlannedLaunch:
         """Return the plan of a setting; raise UsageError if it is unsupported or a patch is untrusted."""
         planned = planner.plan_launch(replace(request, cluster=self.cluster), self.probe, recipe=self.recipe)
-        recipe_trust.require_trust(self.recipe, [planned.plan])
+        recipe_trust.require_trust(recipe_trust.list_launched(self.recipe, [planned.plan]))
         return planned
 
 

@@ -274,8 +274,8 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHos
                 return
             again = "launching again with spawn, like later launches of this engine"
             front.show(LaunchNote(f"{run.id}: {why}; {again}"))
-            spawned = await asyncio.to_thread(plan_with_spawn, run.plan)
-            planned = spawned._replace(forced=planned.forced)
+            spawned = run.plan.relaunch_request.with_changes(LaunchChanges(settings={f"start.{FORK}": "false"}))
+            planned = (await asyncio.to_thread(planner.plan_launch_here, spawned))._replace(forced=planned.forced)
         planned = planned._replace(replaces=run.id)
 
 
@@ -441,9 +441,3 @@ def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
     if silence is None or not silence.warning or silence.seconds < HUNG_SECONDS:
         return ""
     return f"the forked engine process hung before its first line, for {format_duration(silence.seconds)}"
-
-
-def plan_with_spawn(plan: Plan) -> PlannedLaunch:
-    """Return the same launch with a spawned engine process."""
-    changes = LaunchChanges(settings={f"start.{FORK}": "false"})
-    return planner.plan_launch_here(plan.relaunch_request.with_changes(changes))

@@ -85,7 +85,7 @@ def experiment() -> Patch:
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
     (paths.user_patches_folder() / "trial.yaml").write_text(text)
     trial = patch_file.load_patch("trial")
-    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([trial]))
+    recipe_trust.trust_contents(trial)
     return trial
 
 

@@ -42,7 +42,7 @@ def written(run: Run, log: bytes = LOG) -> Run:
 def a_trusted_recipe(**changes) -> Recipe:
     """Return a recipe that is not shipped, and may be launched."""
     recipe = a_recipe(**changes)
-    recipe_trust.trust_recipe(recipe)
+    recipe_trust.trust_contents(recipe)
     return recipe
 
 

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -83,7 +84,7 @@ class Bench(NamedTuple):
         before = await client.read_counters(server)
         print_text(benchmark_text.format_request(None))
         load = Load(0 if self.rate else streams, self.rate, self.ramp)
-        record = LoadRecord(load, nvml.find_energy_meter(run.metered_gpus if run else ()))
+        record = LoadRecord(load, partial(nvml.read_energy, run.metered_gpus if run else ()))
         requests = client.send_suite(
             server, self.suite, self.sampling, rounds=self.suite.rounds(self.rounds, streams), record=record
         )

@@ -102,7 +102,7 @@ def test_unshipped_patch_needs_trust_before_trial(monkeypatch, tmp_path):
     (folder / "mine.yaml").write_text(shipped.read_text())
     refused = propose("patch.mine=on", GEMMA)
     assert (refused.candidates, [*refused.left_out]) == ([], ["patch.mine=on"])
-    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([patch_file.load_patch("mine")]))
+    recipe_trust.trust_contents(patch_file.load_patch("mine"))
     assert [each.arm.name for each in propose("patch.mine=on", GEMMA).candidates] == ["patch.mine"]
 
 
