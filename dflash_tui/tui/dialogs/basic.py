@@ -157,7 +157,7 @@ class ErrorDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
-            yield Static(render_error(self.error.what, self.error.evidence, self.error.hint))
+            yield Static(render_error(self.error))
 
 
 class KeyGroup(NamedTuple):
@@ -381,7 +381,7 @@ class ChoiceDialog(ListDialog[Result]):
         try:
             self.dismiss(self.read(self.field.value))
         except UsageError as error:
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
 
 
 NONE = "no alarms"
