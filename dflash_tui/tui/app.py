@@ -639,9 +639,9 @@ class DflashApp(TerminalApp):
         except DflashError as error:
             self.push_screen(ErrorDialog(error))
             return
-        for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE) if run.far_ranks else ():
-            left = rank.state in server_process.THERE
-            self.notify(str(rank), severity="warning" if left else "information", markup=False)
+        for far in await keeper.wait_until_stopped(run) if run.far_ranks else ():
+            left = far.state in server_process.THERE
+            self.notify(str(far), severity="warning" if left else "information", markup=False)
         self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
         if stayed:
             self.notify(stayed, severity="warning", markup=False, timeout=20)
