@@ -87,6 +87,7 @@ def test_unmeasured_steps_name_drafts_to_try():
     assert found.length == pytest.approx(3.1)
     assert found.length_now == pytest.approx(3.14)
     assert forecast_drafts([0.9, 0.8, 0.7], 5000, {}) is None
+    assert forecast_drafts([0.9, 0.8, 0.7, 0.6, 0.0], 5000, {}) is None  # one draft fewer is within noise
 
 
 def test_one_token_is_drafted_at_least():
