@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 import msgspec
 
-from dflash_tui.common.formatting import fit_table, fold_line, name_commands
+from dflash_tui.common.formatting import fold_line, name_commands
 from dflash_tui.common.sanitizer import escape_control_characters
+from dflash_tui.presentation.report import Section, Table, to_terminal
 
 # The start of a line that sets the indent of its folded lines: blanks, a mark, a word in a column of its own.
 _MARK = re.compile(r"\s*(?:[^\w\s/~-]{1,2}\s+)?(?:\w{1,9}\s{2,})?")
@@ -63,13 +64,13 @@ def terminal_width(stream: TextIO | None = None) -> int:
 
 
 def print_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), drop: Sequence[str] = ()
+    header: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = (), drop: tuple[str, ...] = ()
 ) -> None:
     """Write a table as text to stdout, folded to the terminal's width; columns in `drop` are left out first."""
-    if is_json() or not rows:
-        return
-    printable = [[escape_control_characters(cell) for cell in row] for row in rows]
-    print_data(fit_table(header, printable, right, width=terminal_width(), drop=drop))
+    printable = tuple(tuple(map(escape_control_characters, row)) for row in rows)
+    if printable:
+        table = Table(header, printable, right, keys=0, drop=drop)
+        print_text(to_terminal([Section("", (table,))], terminal_width()))
 
 
 def print_piece(text: str, *, data: bool) -> None:

@@ -20,7 +20,6 @@ from dflash_tui.engines import download, model_config
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.launch import recipe_files, recipe_trust
-from dflash_tui.launch.recipe_trust import Untrusted
 from dflash_tui.machine.hardware import parse_class
 from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.monitoring.server_identity import find_server
@@ -172,15 +171,16 @@ def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:
     """Ensure that the plans may be launched; ask for trust in parts that are not shipped."""
-    _ask_trust(recipe.name, recipe_trust.find_untrusted(recipe, plans), args)
+    _ask_trust(recipe.name, recipe_trust.list_launched(recipe, plans), args)
 
 
 def confirm_patch_trust(patches: Iterable[Patch], engine: Engine, args: argparse.Namespace) -> None:
     """Ensure that the patches may be applied to `engine`; ask for trust in those that are not shipped."""
-    _ask_trust(f"vLLM in {engine.folder}", recipe_trust.find_untrusted_patches(patches), args)
+    _ask_trust(f"vLLM in {engine.folder}", patches, args)
 
 
-def _ask_trust(name: str, untrusted: Untrusted, args: argparse.Namespace) -> None:
+def _ask_trust(name: str, contents: Iterable[Recipe | Patch], args: argparse.Namespace) -> None:
+    untrusted = recipe_trust.find_untrusted(contents)
     if not untrusted.contents:
         return
     if not args.trust:
@@ -190,7 +190,7 @@ def _ask_trust(name: str, untrusted: Untrusted, args: argparse.Namespace) -> Non
         print_status("\n".join(f"  {ingredient}" for ingredient in untrusted.ingredients))
         if not ask_yes("Run it? You are asked again only when it changes."):
             raise UsageError(f"{name} is not trusted; nothing was started")
-    recipe_trust.trust_shown(untrusted)
+    recipe_trust.trust_contents(*untrusted.contents)
 
 
 def choose_server(args: argparse.Namespace) -> Server:

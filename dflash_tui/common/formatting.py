@@ -17,10 +17,7 @@ from pathlib import Path
 
 UNKNOWN = "—"
 GIB = 1 << 30
-_GAP = "  "
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-# Minimum width of a cell folded beside its row, and indent of one folded below it.
-_LEAST_FOLDED, _BELOW = 20, 4
 # Set by dflash-tui on the user's machine for the one that it runs here: its name for this host.
 CALLED_AS = "DFLASH_TUI_CALLED_AS"
 _HOST = re.compile(r"[A-Za-z0-9_][\w.:%@-]{0,254}", re.ASCII)
@@ -190,70 +187,6 @@ def fold_line(line: str, width: int, hang: int = 0) -> str:
         break_on_hyphens=False,
     )
     return "\n".join(folded)
-
-
-def fit_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[int] = (),
-    *,
-    width: int,
-    drop: Sequence[str] = (),
-) -> str:
-    """Return rows as a table that fits the terminal; `width` 0 means no limit.
-
-    If they are wider, the columns in `drop` are left out one by one, in their order; then the last columns are folded.
-    No cell is cut.
-    """
-    columns = list(range(len(header)))
-    for name in ("", *drop):
-        columns = [column for column in columns if header[column] != name or not name]
-        lines = [[line[column] for column in columns] for line in (header, *rows)]
-        if not width or _measure_columns(lines) <= width:
-            break
-    aligned = [columns.index(column) for column in right if column in columns]
-    if not width or _measure_columns(lines) <= width:
-        return format_table(lines[0], lines[1:], aligned)
-    return _fold_table(lines, aligned, width)
-
-
-def _measure_columns(lines: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) + len(_GAP) for column in zip(*lines, strict=True)) - len(_GAP)
-
-
-def _fold_table(lines: Sequence[Sequence[str]], right: Sequence[int], width: int) -> str:
-    """Return lines with the last column folded in place or, if that is too narrow, below its row.
-
-    Columns before it that do not fit go below the row, too.
-    """
-    counts = range(len(lines[0]) - 1, 0, -1)
-    count = next((count for count in counts if _measure_columns([line[:count] for line in lines]) <= width), 1)
-    hang = _measure_columns([line[:count] for line in lines]) + len(_GAP)
-    widest = max(len(word) for line in lines for word in line[-1].split() or [""])
-    beside = count == len(lines[0]) - 1 and width - hang >= max(widest, _LEAST_FOLDED)
-    whole = []
-    heads = format_table(lines[0][:count], [line[:count] for line in lines[1:]], right).split("\n")
-    for head, line in zip(heads, lines, strict=True):
-        tail = _GAP.join(filter(None, line[count:]))
-        if beside:
-            whole.append(fold_line(f"{head:<{hang}}{tail}".rstrip(), width, hang))
-        else:
-            whole += [fold_line(head, width, _BELOW), fold_line(f"{'':{_BELOW}}{tail}".rstrip(), width, _BELOW)]
-    return "\n".join(filter(None, whole))
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Return rows as a table, columns two blanks apart; those in `right` are right-aligned."""
-    lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    text = []
-    for line in lines:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text.append(_GAP.join(cells).rstrip())
-    return "\n".join(text)
 
 
 def suggest_nearest(word: str, names: Iterable[str], form: str = "did you mean '{}'?") -> str:

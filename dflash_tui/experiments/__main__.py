@@ -31,7 +31,7 @@ def main(identity: str) -> int:
         recipe = recipe_loader.find_recipe(first.request.recipe)
         probe = planner.probe_for(recipe)
         resolved_recipes = [_resolve_arm(arm, probe, recipe) for arm in design.launched]
-        recipe_trust.require_trust(recipe, [arm.plan for arm in design.launched])
+        recipe_trust.require_trust(recipe_trust.list_launched(recipe, [arm.plan for arm in design.launched]))
         tuner = MachineTuner(_select_gpus(probe, first), recipe, first.plan.cluster) if design.tuning else None
         return asyncio.run(_run_driver(runner.run_experiment(design, resolved_recipes, tuner)))
     except (DflashError, OSError) as error:
@@ -69,7 +69,7 @@ async def _run_driver(experiment: Coroutine[None, None, None]) -> int:
 
 def _resolve_arm(arm: Arm, probe: GpuProbe, recipe: Recipe) -> ResolvedRecipe:
     """Return the resolved recipe of an arm on its GPUs; raise UsageError if the recipe has changed."""
-    planned = planner.plan_launch(arm.request, _select_gpus(probe, arm), recipe=recipe, cluster=arm.plan.cluster)
+    planned = planner.plan_launch(arm.placed_request, _select_gpus(probe, arm), recipe=recipe)
     # Startup optimizations follow the arm's own plan; arms of earlier releases have none.
     compared = [name for name in LAUNCH_IDENTITY_FIELDS if name != "start"]
     if changed := [name for name in compared if getattr(planned.plan, name) != getattr(arm.plan, name)]:

@@ -279,7 +279,7 @@ class _Watch(NamedTuple):
         since, before = time.time(), await client.read_counters(server)
         conditions_before = boot_server.measure_conditions(run, state, since)
         worked = await asyncio.to_thread(boot_server.read_processor_times, run) if run else None
-        keep, meter = _build_keeper(design, boot.run), nvml.find_energy_meter(run.metered_gpus if run else ())
+        keep, meter = _build_keeper(design, boot.run), partial(nvml.read_energy, run.metered_gpus if run else ())
         windows, requests = list[MeasuredWindow](), list[RequestDone]()
         for streams, part in product(design.concurrency, suite.split_kinds() if design.by_kind else (suite,)):
             record, rounds = LoadRecord(Load(streams), meter), part.rounds(design.rounds, streams)

@@ -69,7 +69,7 @@ class BootServer:
         """Check and prepare all hosts, launch the server, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
         hosts = await cluster_launch.reach_hosts(plan.relaunch_request.peers)
-        _require_same_link(plan, hosts.peers)
+        _require_same_link(plan, hosts)
         self._peers = hosts.peers
         (await hosts.check(planned))[0].raise_failed(offer_force=False)
         self.hosts = _describe_hosts(planned, hosts)
@@ -92,11 +92,9 @@ class BootServer:
         return await cluster_launch.wait_for_memory(self._peers, _NEAR)
 
 
-def _require_same_link(plan: Plan, peers: Sequence[Peer]) -> None:
-    if not peers or plan.cluster is None:
-        return
-    now = cluster_launch.build_cluster(plan.relaunch_request, peers)
-    if now.hosts != plan.cluster.hosts:
+def _require_same_link(plan: Plan, hosts: ServerHosts) -> None:
+    now = hosts.place_request(plan.relaunch_request).cluster
+    if now and plan.cluster and now.hosts != plan.cluster.hosts:
         ends = [" and ".join(host.address for host in cluster.hosts) for cluster in (plan.cluster, now)]
         what = "the link between the hosts has changed since the experiment began"
         raise UsageError(what, evidence=f"then {ends[0]}, now {ends[1]}", hint="start a new one")
@@ -295,7 +293,7 @@ def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at:
 
 def measure_free_memory(plan: Plan) -> FreeMemory:
     """Return the free memory of the machine and the used memory of the plan's GPUs."""
-    cards = () if plan.on_cpu else nvml.read_gpus() or ()
+    cards = () if plan.on_cpu else nvml.probe_gpus().gpus
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
     return FreeMemory(psutil.virtual_memory().available, used)

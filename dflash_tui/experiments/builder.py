@@ -26,7 +26,6 @@ from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.monitoring import server_identity, startup_history
 from dflash_tui.planning import memory
-from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
@@ -107,26 +106,24 @@ class _PlannedArms(NamedTuple):
     scale: float
 
 
-def build_experiment(
-    request: ExperimentRequest, varied: Varied | None = None, *, cluster: Cluster | None = None
-) -> tuple[Design, list[ResolvedRecipe]]:
+def build_experiment(request: ExperimentRequest, varied: Varied | None = None) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the design and the resolved recipe of each launched arm; `varied` replaces `request.vary`.
 
     An arm that is a running server is asked what it is, with a short chat.
     """
     if varied is None and variation.is_of_servers(request.vary):
-        return _compose_design(request, _ask_servers(request, cluster))
-    return _compose_design(request, _plan_launches(request, varied, cluster))
+        return _compose_design(request, _ask_servers(request))
+    return _compose_design(request, _plan_launches(request, varied))
 
 
-def _plan_launches(request: ExperimentRequest, varied: Varied | None, cluster: Cluster | None) -> _PlannedArms:
+def _plan_launches(request: ExperimentRequest, varied: Varied | None) -> _PlannedArms:
     if request.key_env or request.model:
         raise UsageError("--key-env and --model are for a URL", hint="--vary url=URL,RECIPE compares with a server")
     recipe = recipe_loader.find_recipe(request.launch.recipe)
     probe = planner.probe_for(recipe)  # once, so that all arms are planned for the same GPUs
 
     def plan(launch: LaunchRequest) -> PlannedLaunch:
-        return planner.plan_launch(launch, probe, recipe=recipe, cluster=cluster if launch.peers else None)
+        return planner.plan_launch(launch, probe, recipe=recipe)
 
     varied = varied or _choose_variation(request, plan)
     # A launch over all hosts may need flags that only its arms set.
@@ -137,7 +134,7 @@ def _plan_launches(request: ExperimentRequest, varied: Varied | None, cluster: C
     return _PlannedArms(varied, arms, resolved_recipes, base.recipe, base.bench_scale)
 
 
-def _ask_servers(request: ExperimentRequest, cluster: Cluster | None) -> _PlannedArms:
+def _ask_servers(request: ExperimentRequest) -> _PlannedArms:
     if request.measures_start:
         raise UsageError("a server that already runs is not started", hint="drop --measure start")
     launch = request.launch
@@ -148,7 +145,7 @@ def _ask_servers(request: ExperimentRequest, cluster: Cluster | None) -> _Planne
     planned = _PlannedArms(Varied(variation.URL, {}), (), [], variation.URL, 1.0)
     if ours:
         common = replace(request, key_env=None, model=None)
-        planned = _plan_launches(common, Varied(variation.URL, {ours: LaunchChanges()}), cluster)
+        planned = _plan_launches(common, Varied(variation.URL, {ours: LaunchChanges()}))
     own = planned.arms[0] if ours else None
     arms = [own if own and name == ours else _build_server_arm(servers[name], launch.recipe, own) for name in names]
     if len({arm.name for arm in arms}) < len(arms):
@@ -293,7 +290,7 @@ def _plan_arms(
             raise VariationError(
                 f"{varied.key}: {name}: {error.what}", evidence=error.evidence, hint=error.hint
             ) from None
-        arm = Arm(name, request, planned.plan)
+        arm = Arm(name, planned.plan.relaunch_request, planned.plan)
         meant = [earlier for earlier in arms if not name.startswith(f"{earlier.name} (")]  # `eager (2)` is a repetition
         if alike := next((earlier for earlier in meant if are_alike(earlier, arm)), None):
             what = f"{varied.key}: {alike.name} and {name} result in the same launch"

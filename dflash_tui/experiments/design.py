@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from dflash_tui.benchmark.load import MeasuredWindow
 from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE, TokenVariety
@@ -45,6 +46,11 @@ class Arm(msgspec.Struct, frozen=True):
     """Its launch; that of a running server has no command, and is otherwise what the server reports."""
     server: RunningServer | None = None
     """The running server that is measured; None if each boot launches one."""
+
+    @property
+    def placed_request(self) -> LaunchRequest:
+        """The launch request on the hosts of the plan."""
+        return replace(self.request, cluster=self.plan.cluster)
 
 
 class Tuning(msgspec.Struct, frozen=True):

@@ -97,23 +97,19 @@ def propose_candidates(
             proposal.left_out[f"{key}={value}"] = error.what
             continue
         skipped, asked = planned.plan.skipped_patches, [name.removeprefix("patches.") for name in changes.settings]
-        missing = _list_missing_models(planned.plan, arms[0].plan)
+        others = [model for model in planned.plan.models if model not in arms[0].plan.models]
+        here = planner.find_local_models(planned.plan) if others else {}
+        missing = [model.name for model in others if (model.name, model.revision) not in here]
         if why := next((skipped[patch] for patch in asked if patch in skipped), ""):
             proposal.left_out[key] = why
         elif missing:
-            why = f"{', '.join(missing)} is not on this machine, and its download would use up the budget"
-            proposal.left_out[f"{key}={value}"] = why
+            absent = f"{', '.join(missing)} is not on this machine"
+            proposal.left_out[f"{key}={value}"] = f"{absent}, and its download would use up the budget"
         else:
             arm = Arm(name_setting(arms[0].request, request), request, planned.plan)
             if not any(are_alike(arm, other) for other in (*arms, *(each.arm for each in proposal.candidates))):
                 proposal.candidates.append(Candidate(arm, planned.resolved))
     return proposal
-
-
-def _list_missing_models(plan: Plan, published: Plan) -> list[str]:
-    others = [model for model in plan.models if model not in published.models]
-    here = planner.find_local_models(plan) if others else {}
-    return [model.name for model in others if (model.name, model.revision) not in here]
 
 
 def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
@@ -148,16 +144,19 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
     left_out: dict[str, str] = {}
     recipe = resolved.recipe
     methods = [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
-    axes = [_list_modes(plan), *methods, *_list_patches(resolved, plan, left_out)]
+    # Eager only on a CPU, which has no CUDA graphs, or if it is published.
+    eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
+    modes = [*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager]
+    axes = [f"mode={','.join(modes)}", *methods, *_list_patches(resolved, plan, left_out)]
+    vllm = Version(resolved.engine.vllm)
     if plan.on_cpu:
         left_out |= {
             f"attention-backend, {_DRAFTER_BACKEND}": "a CPU has one attention backend",
             "max-num-seqs": "it decides which CUDA graphs are captured, and a CPU has none",
             _LOADER: "the other loaders load onto a GPU",
         }
-    vllm = Version(resolved.engine.vllm)
-    if not plan.on_cpu:
-        axes += [f"{_RUNNER}=1"] if _FIRST_WITH_V2 <= vllm < _ALWAYS_V2 else []
+    elif _FIRST_WITH_V2 <= vllm < _ALWAYS_V2:
+        axes.append(f"{_RUNNER}=1")
     # Quarters of the most tokens that the drafter can draft, and 0.
     if most := (resolved.drafter.max_tokens if resolved.drafter else None) or plan.num_speculative_tokens:
         axes.append("n=" + ",".join(map(str, dict.fromkeys((most, most * 3 // 4, most // 2, most // 4, 0)))))
@@ -170,16 +169,9 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
         if vllm >= Version(_FIRST_WITH_INSTANTTENSOR):
             loaders.append("instanttensor")
         else:
-            why = f"vLLM {vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
-            left_out[f"{_LOADER}=instanttensor"] = why
+            left_out[f"{_LOADER}=instanttensor"] = f"vLLM {vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
         axes += [f"max-num-seqs={','.join(map(str, enough[:_MOST_SEQUENCES]))}", f"{_LOADER}={','.join(loaders)}"]
     return Axes(tuple(axes), left_out)
-
-
-def _list_modes(plan: Plan) -> str:
-    """Return the axis of modes; eager only on a CPU (no CUDA graphs) or if it is published."""
-    eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
-    return "mode=" + ",".join([*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager])
 
 
 def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:
@@ -252,7 +244,10 @@ def plan_round(progress: Progress, propose: Propose) -> NextRound | None:
         again = sum(boot.arm == 0 for boot in progress.boots) < _TRIES_OF_PUBLISHED
         return NextRound(RoundBegan(time.time(), PUBLISHED, (0,), (0,)), []) if again else None
     if last and last.key == CONFIRM:  # the choice is final, whatever the last boots measure
-        return _confirm_further(_Search(progress, tuning, last.field[-1]), last)
+        fresh = select_boots_of_last_rounds(progress)
+        order = _order_confirming(_Search(progress, tuning, last.field[-1]), before=len(fresh) // 2)
+        is_over = not order or any(boot.error for boot in fresh)
+        return None if is_over else NextRound(RoundBegan(time.time(), CONFIRM, last.field, order), [])
     search = _Search(progress, tuning, choose_leader(progress))
     return (_narrow_field(search, last) if last else None) or _open_field(search, propose)
 
@@ -305,15 +300,6 @@ def _select_affordable(search: _Search, candidates: Sequence[Candidate], again: 
             break
         fitting.append(candidate)
     return fitting
-
-
-def _confirm_further(search: _Search, last: RoundBegan) -> NextRound | None:
-    """Return another last round; None if the budget is spent or a boot failed."""
-    fresh = select_boots_of_last_rounds(search.progress)
-    if any(boot.error for boot in fresh):
-        return None
-    order = _order_confirming(search, before=len(fresh) // 2)
-    return NextRound(RoundBegan(time.time(), CONFIRM, last.field, order), []) if order else None
 
 
 def _order_confirming(search: _Search, before: int = 0) -> tuple[int, ...]:

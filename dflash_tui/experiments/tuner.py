@@ -73,8 +73,8 @@ class MachineTuner(NamedTuple):
 
     def plan(self, request: LaunchRequest) -> PlannedLaunch:
         """Return the plan of a setting; raise UsageError if it is unsupported or a patch is untrusted."""
-        planned = planner.plan_launch(request, self.probe, recipe=self.recipe, cluster=self.cluster)
-        recipe_trust.require_trust(self.recipe, [planned.plan])
+        planned = planner.plan_launch(replace(request, cluster=self.cluster), self.probe, recipe=self.recipe)
+        recipe_trust.require_trust(recipe_trust.list_launched(self.recipe, [planned.plan]))
         return planned
 
 
@@ -83,7 +83,7 @@ def keep_best(progress: Progress, tune: TuneOutcome, name: str, *, overwrite: bo
     arm = progress.design.arms[tune.best]
     recipe = recipe_loader.find_recipe(arm.request.recipe)
     probe = planner.probe_for(recipe)
-    planned = planner.plan_launch(arm.request, probe, recipe=recipe, cluster=arm.plan.cluster)
+    planned = planner.plan_launch(arm.placed_request, probe, recipe=recipe)
     return write_recipe(progress, tune, planned.resolved, name, overwrite=overwrite)
 
 
@@ -93,7 +93,6 @@ def build_tune(
     budget: float = DEFAULT_BUDGET,
     axes: Sequence[str] = (),
     name: str = "",
-    cluster: Cluster | None = None,
 ) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the design of a tune, at first with the published setting only, and its resolved recipe.
 
@@ -101,7 +100,7 @@ def build_tune(
     """
     for axis in axes:
         variation.parse_variation(axis, least=1)
-    build = partial(builder.build_experiment, replace(request, own_cache=False), cluster=cluster)
+    build = partial(builder.build_experiment, replace(request, own_cache=False))
     base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
     if base.arms[0].plan.set_up is SetUp.FAST:  # its patch is one of the axes
         base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
@@ -128,7 +127,7 @@ def build_tune(
 
 
 def build_map(
-    request: ExperimentRequest, *, axes: Sequence[str] = (), kinds: str = "", cluster: Cluster | None = None
+    request: ExperimentRequest, *, axes: Sequence[str] = (), kinds: str = ""
 ) -> tuple[Design, list[ResolvedRecipe]]:
     """Return the design of a map, an A/B of speculation off and on, and the resolved recipe of each arm.
 
@@ -143,7 +142,7 @@ def build_map(
         varied = varied._replace(arms=without | varied.arms)
     suite = f"{request.suite or suites.MAP}:{kinds}" if kinds else request.suite
     request = replace(request, suite=suite, by_kind=True, own_cache=False, boots=request.boots or BOOTS_OF_A_MAP)
-    design, resolved_recipes = builder.build_experiment(request, varied, cluster=cluster)
+    design, resolved_recipes = builder.build_experiment(request, varied)
     command = _format_command(["tune", "--map"], design, request.launch, {"boots": request.boots}, axes=axes)
     return replace(design, command=command), resolved_recipes
 

@@ -25,7 +25,7 @@ from dflash_tui.planning.serve_flags import make_absolute
 DEFAULT = "mode=eager,compile"
 HOSTS, URL = "hosts", "url"
 # Fields removed from a launch request for one host.
-ALONE = ("peers", "link")
+ALONE = ("peers", "link", "cluster")
 _FIELDS = ("mode", "method", "profile", "variant", "vllm", "engine")
 _NAMES = {"mode": tuple(Mode), "method": tuple(Method)}
 # Varying these would change the experiment itself, or let the arms collide.

@@ -19,7 +19,6 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import TYPICAL, Hardware
 from dflash_tui.planning import cuda_graphs, fast_set_up, memory, methods, patch_file, serve_flags
 from dflash_tui.planning.cluster import (
-    Cluster,
     check_cluster,
     count_gpus_needed,
     count_gpus_per_host,
@@ -102,14 +101,13 @@ def plan_launch(
     models: LocalModels | None = None,
     recipe: Recipe | None = None,
     port: int | None = None,
-    cluster: Cluster | None = None,
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
     """Return the plan of a request on the GPUs of `probe`.
 
-    `models` on this machine improve the memory estimate. `port` is used if the request names none. For several hosts,
-    `cluster` has the hosts, `rank` the one to plan for, and `folders` the copies of models on it, by their name.
+    `models` on this machine improve the memory estimate. `port` is used if the request names none. Of several hosts,
+    `rank` is the one to plan for, and `folders` has the copies of models on it, by their name.
 
     Raises:
         UsageError: a name or setting is wrong, or the recipe needs another number of hosts.
@@ -160,7 +158,6 @@ def plan_launch(
         engine=_judge_engine(resolved, engine) if engine else None,
         request=request,
         conditions=_read_start_conditions(Path(engine.folder) if engine else engine_folder_for(resolved.engine)),
-        cluster=cluster,
         rank=rank,
         folders=folders,
     )
@@ -220,7 +217,6 @@ def plan_launch_here(
     request: LaunchRequest,
     *,
     port: int | None = None,
-    cluster: Cluster | None = None,
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
@@ -229,9 +225,7 @@ def plan_launch_here(
     The other arguments are those of `plan_launch`.
     """
     recipe = recipe_loader.find_recipe(request.recipe)
-    planned = plan_launch(
-        request, probe_for(recipe), recipe=recipe, port=port, cluster=cluster, rank=rank, folders=folders
-    )
+    planned = plan_launch(request, probe_for(recipe), recipe=recipe, port=port, rank=rank, folders=folders)
     return _add_memory(planned, find_local_models(planned.plan))
 
 

@@ -93,7 +93,7 @@ async def prepare_engine_and_models(planned: PlannedLaunch, report: Report) -> E
         DflashError: the models could not be built or downloaded.
     """
     resolved, plan = planned.resolved, planned.plan
-    recipe_trust.require_trust(resolved.recipe, [plan])
+    recipe_trust.require_trust(recipe_trust.list_launched(resolved.recipe, [plan]))
     require_named(plan.cluster)
     engine = await install_engine(resolved.engine, plan, report)
     await _check_flags(planned, engine, report)
@@ -147,7 +147,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
     if engine.folder == plan.engine_folder:
         return engine
     patches = status.load_planned_patches(plan)
-    recipe_trust.require_patch_trust(patches)
+    recipe_trust.require_trust(patches)
     if found := await asyncio.to_thread(inventory.find_any_engine, folder):
         text = f"{', '.join(found.patches) or 'none needed'}, in {folder}"
         report(Preparing(time.time(), Step.PATCHES, text, 1.0, done=True))

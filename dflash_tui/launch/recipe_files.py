@@ -142,7 +142,7 @@ def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite
         private_files.write_private_file(draft, text)
         loaded = recipe_loader.load_recipe(draft)
     private_files.replace_private_file(path, text)
-    recipe_trust.trust_recipe(loaded)
+    recipe_trust.trust_contents(loaded)
     return path
 
 
@@ -154,7 +154,7 @@ def keep_setting(planned: PlannedLaunch) -> Path:
         OSError: it cannot be written.
     """
     resolved, plan = planned.resolved, planned.plan
-    recipe_trust.require_trust(resolved.recipe, [plan])
+    recipe_trust.require_trust(recipe_trust.list_launched(resolved.recipe, [plan]))
     command = plan.relaunch_request.to_command()
     kept = flatten_recipe(
         resolved,
@@ -195,7 +195,7 @@ async def add_recipe_of_models(target: str, drafter: str, method: Method | None,
     name = name_recipe(derived)
     if name not in recipe_loader.list_recipe_files():
         path = add_own_recipe(name, write_recipe_text(derived), schema)
-        recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
+        recipe_trust.trust_contents(recipe_loader.load_recipe(path))
     return name
 
 
@@ -205,7 +205,7 @@ def write_derived_recipe(derived: DerivedPair, *, on_cpu: bool = False) -> Path:
     path = paths.derived_recipes_folder() / f"{name_recipe(derived)}.yaml"
     private_files.ensure_private_folder(path.parent)
     private_files.replace_private_file(path, write_recipe_text(derived, cpu).encode())
-    recipe_trust.trust_recipe(recipe_loader.load_recipe(path))
+    recipe_trust.trust_contents(recipe_loader.load_recipe(path))
     return path
 
 

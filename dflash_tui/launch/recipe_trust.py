@@ -106,55 +106,36 @@ def _describe_patch(patch: Patch) -> Ingredient:
     return Ingredient("patch", clean_line(f"{patch.name} changes {changes}{instead}"))
 
 
-def require_trust(recipe: Recipe, plans: Sequence[Plan]) -> None:
-    """Return if the plans of a recipe may be launched, else raise UsageError; every launch calls this."""
-    if (untrusted := find_untrusted(recipe, plans)).contents:
+def require_trust(contents: Iterable[Recipe | Patch]) -> None:
+    """Raise UsageError unless these recipes and patches are trusted; every launch calls this."""
+    if (untrusted := find_untrusted(contents)).contents:
         raise untrusted.build_error()
 
 
-def require_patch_trust(patches: Iterable[Patch]) -> None:
-    """Return if an engine may be made with these patches, else raise UsageError."""
-    if (untrusted := find_untrusted_patches(patches)).contents:
-        raise untrusted.build_error()
-
-
-def find_untrusted(recipe: Recipe, plans: Sequence[Plan]) -> Untrusted:
-    """Return what the user must consent to before these plans are launched: the recipe and patches."""
-    return _find_untrusted([*_load_patches(plans), recipe])
-
-
-def find_untrusted_patches(patches: Iterable[Patch]) -> Untrusted:
-    """Return what the user must consent to before an engine is made with these patches."""
-    return _find_untrusted(patches)
-
-
-def _find_untrusted(contents: Iterable[Recipe | Patch]) -> Untrusted:
+def find_untrusted(contents: Iterable[Recipe | Patch]) -> Untrusted:
+    """Return which of these recipes and patches the user must consent to."""
     asked, ingredients = tuple(each for each in contents if not is_trusted(each)), list[Ingredient]()
     for each in asked:
         ingredients += _list_recipe_ingredients(each) if isinstance(each, Recipe) else [_describe_patch(each)]
     return Untrusted(asked, tuple(ingredients))
 
 
-def trust_recipe(recipe: Recipe) -> None:
-    """Store that a recipe is trusted, such as one that this program wrote itself."""
-    trust_shown(Untrusted((recipe,)))
-
-
-def trust_shown(untrusted: Untrusted) -> None:
-    """Store the user's consent to what was shown; a file changed since then is not covered."""
+def trust_contents(*contents: Recipe | Patch) -> None:
+    """Store that these are trusted: shown to the user, or written by this program; a file changed since is not."""
     file = paths.trusted_recipes_file()
-    lines = [*_read_lines(), *(f"{_hash(each)} {each.name}" for each in untrusted.contents)]
+    lines = [*_read_lines(), *(f"{_hash(each)} {each.name}" for each in contents)]
     private_files.ensure_private_folder(file.parent)
     private_files.replace_private_file(file, "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode())
 
 
-def _load_patches(plans: Sequence[Plan]) -> Iterator[Patch]:
-    """Yield the patches that need trust: applied ones, and others that set variables or keys instead."""
+def list_launched(recipe: Recipe, plans: Sequence[Plan]) -> Iterator[Recipe | Patch]:
+    """Yield what plans of a recipe run: patches that are applied or set variables or keys instead, and the recipe."""
     applied = {name for plan in plans for name in plan.patches}
     for name in dict.fromkeys(name for plan in plans for name in (*plan.patches, *plan.skipped_patches)):
         patch = patch_file.load_patch(name)
         if name in applied or patch.without_patch or patch.by_key:
             yield patch
+    yield recipe
 
 
 def is_trusted(content: Recipe | Patch) -> bool:

@@ -114,10 +114,10 @@ def _admit(planned: PlannedLaunch, report: Callable[[str], None]) -> _Admitted:
 
 def _plan_around(planned: PlannedLaunch, free: int, port_owners: str, gpu_claim: str) -> PlannedLaunch:
     plan = planned.plan
-    request = plan.relaunch_request
+    request = plan.placed_request
     if port_owners and request.port:
         raise UsageError(f"port {port_owners}", hint=f"{free} is free: --port {free}")
-    again = planner.plan_launch_here(request, port=free, cluster=plan.cluster)
+    again = planner.plan_launch_here(request, port=free)
     if gpu_claim and again.plan.gpus == plan.gpus:
         raise _build_claimed_error(plan, gpu_claim)
     return again._replace(forced=planned.forced, replaces=planned.replaces)
@@ -274,8 +274,8 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHos
                 return
             again = "launching again with spawn, like later launches of this engine"
             front.show(LaunchNote(f"{run.id}: {why}; {again}"))
-            spawned = await asyncio.to_thread(plan_with_spawn, run.plan)
-            planned = spawned._replace(forced=planned.forced)
+            spawned = run.plan.relaunch_request.with_changes(LaunchChanges(settings={f"start.{FORK}": "false"}))
+            planned = (await asyncio.to_thread(planner.plan_launch_here, spawned))._replace(forced=planned.forced)
         planned = planned._replace(replaces=run.id)
 
 
@@ -441,9 +441,3 @@ def explain_failed_fork(run: Run, state: RunState, now: float) -> str:
     if silence is None or not silence.warning or silence.seconds < HUNG_SECONDS:
         return ""
     return f"the forked engine process hung before its first line, for {format_duration(silence.seconds)}"
-
-
-def plan_with_spawn(plan: Plan) -> PlannedLaunch:
-    """Return the same launch with a spawned engine process."""
-    changes = LaunchChanges(settings={f"start.{FORK}": "false"})
-    return planner.plan_launch_here(plan.relaunch_request.with_changes(changes))

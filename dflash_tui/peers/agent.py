@@ -201,7 +201,8 @@ def _plan_rank(order: RankOrder) -> PlannedLaunch:
     folders = {
         path: str(copy) for path, copy in copies.items() if copy.is_dir() or not model_hub.find_local_folder(path)
     }
-    planned = planner.plan_launch_here(order.request, cluster=order.cluster, rank=order.rank, folders=folders)
+    request = replace(order.request, cluster=order.cluster)
+    planned = planner.plan_launch_here(request, rank=order.rank, folders=folders)
     if not order.mark:
         return planned
     own_caches = _find_arm_caches(order)
@@ -259,7 +260,7 @@ class RankWatch:
     def sample(self) -> RankSampled:
         """Return the rank's state now; the caller knows its host, and since when it is in this state."""
         members, memory = server_process.list_processes(self.run), system.read_system_memory()
-        cards = () if self.run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
+        cards = () if self.run.plan.on_cpu else nvml.probe_gpus(_GPU_SECONDS).gpus
         if not cards:
             self.measure_load(time.monotonic(), sampler.measure_processor_use(members).seconds)
         state, why = self.judge(

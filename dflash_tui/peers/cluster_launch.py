@@ -12,7 +12,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -37,7 +36,6 @@ from dflash_tui.peers.connection import (
     RankOrder,
     ask,
     greet_host,
-    require_same_release,
 )
 from dflash_tui.peers.copies import ROLES, ModelCopy, copy_missing, find_copies, name_folders
 from dflash_tui.planning import patch_file
@@ -52,83 +50,14 @@ _MEMORY_SECONDS = 90.0
 _HERE = "this machine"
 
 
-class Survey(NamedTuple):
-    """The checks of all ranks, and the launch with the commands of the other hosts."""
-
-    planned: PlannedLaunch
-    checks: tuple[Check, ...]
-    answers: tuple[RankChecked, ...] = ()
-    """The answer of each peer, from rank 1 on."""
-
-
-async def greet_peers(hosts: Sequence[str]) -> list[Peer]:
-    """Return the hosts with their greetings."""
-    peers = await asyncio.gather(*map(greet_host, hosts))
-    for peer in peers:
-        require_same_release(peer)
-    return peers
-
-
-async def plan_over_hosts(request: LaunchRequest, peers: Sequence[Peer], *, port: int | None = None) -> PlannedLaunch:
-    """Return the plan of this machine's rank on the link with the peers; `port` is used if the request names none."""
-    cluster = build_cluster(request, peers)
-    return await asyncio.to_thread(planner.plan_launch_here, request, port=port, cluster=cluster)
-
-
-def build_cluster(request: LaunchRequest, peers: Sequence[Peer]) -> Cluster:
-    """Return this machine and the peers, on the link that they share."""
-    link = _find_link(peers, request.link or "")
-    ends = zip(["", *(peer.host for peer in peers)], link.ends, strict=True)
-    return Cluster(
-        tuple(ClusterHost(host, end.address, end.interface, end.devices, end.gid_index) for host, end in ends)
-    )
-
-
-async def find_cluster(request: LaunchRequest) -> Cluster:
-    """Return the hosts of a request on their link."""
-    return build_cluster(request, await greet_peers(request.peers))
-
-
 async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -> PlannedLaunch:
     """Return the plan of a request, over its peers if it names any; `with_commands` asks each peer for its command."""
     if not request.peers:
         return await asyncio.to_thread(planner.plan_launch_here, request)
     await asyncio.to_thread(planner.plan_launch_here, request)  # find local mistakes before connecting to peers
-    peers = await greet_peers(request.peers)
-    planned = await plan_over_hosts(request, peers)
-    return (await survey_ranks(planned, peers)).planned if with_commands else planned
-
-
-async def survey_ranks(planned: PlannedLaunch, peers: Sequence[Peer]) -> Survey:
-    """Run a launch's checks on every peer, and compare each with this machine; nothing is started."""
-    if not peers:
-        return Survey(planned, ())
-    near = await asyncio.to_thread(describe_side, planned)
-    copied_models = await find_copies(planned.plan)
-    orders = zip(peers, list_orders(planned), strict=True)
-    answers = await asyncio.gather(
-        *(ask(peer.host, "check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
-    )
-    checks: list[Check] = []
-    ranks: list[RankCommand] = []
-    checked: list[RankChecked] = []
-    fits = [("", planned.memory)]
-    for rank, (peer, answer) in enumerate(zip(peers, answers, strict=True), 1):
-        found = peer.greeting
-        checks += [pass_check(peer.host, f"dflash-tui {found.version} on {found.host}, {found.machine}")]
-        host_checks = await _check_models(planned, copied_models, peer, rank, answer)
-        checks += host_checks
-        checks += compare_hosts(near, answer.side, peer.host)
-        roles = {f"{peer.host}: {role}": role for role in ROLES}
-        models = tuple(f"{roles[check.name]}: {check.finding}" for check in host_checks if check.name in roles)
-        ranks.append(RankCommand(peer.host, answer.plan.argv, answer.plan.env, models))
-        fits.append((peer.host, answer.memory))
-        checked.append(answer)
-    checks += _check_link(planned, peers)
-    smallest, named = choose_smallest_fit(fits)
-    checks += named
-    surveyed = planned._replace(plan=replace(planned.plan, ranks=tuple(ranks)), memory=smallest)
-    return Survey(surveyed, tuple(checks), tuple(checked))
+    hosts = await reach_hosts(request.peers)
+    planned = await hosts.plan(request)
+    return (await hosts.survey(planned))[1] if with_commands else planned
 
 
 async def _check_models(
@@ -273,23 +202,60 @@ class ServerHosts:
     def __init__(self, peers: Sequence[Peer]) -> None:
         self.peers = peers
         """The other hosts, from rank 1 on."""
-        self.answers: tuple[RankChecked, ...] = ()
-        """The peers' answers to the last check."""
+        self.answers: Sequence[RankChecked] = ()
+        """The peers' answers to the last survey, from rank 1 on."""
+
+    def place_request(self, request: LaunchRequest) -> LaunchRequest:
+        """Return the request on this machine and the peers, on the link that they share."""
+        if not self.peers:
+            return request
+        link = _find_link(self.peers, request.link or "")
+        ends = zip(["", *(peer.host for peer in self.peers)], link.ends, strict=True)
+        hosts = tuple(ClusterHost(host, end.address, end.interface, end.devices, end.gid_index) for host, end in ends)
+        return replace(request, cluster=Cluster(hosts))
+
+    async def plan(self, request: LaunchRequest, *, port: int | None = None) -> PlannedLaunch:
+        """Return the plan of this machine's rank; `port` is used if the request names none."""
+        return await asyncio.to_thread(planner.plan_launch_here, self.place_request(request), port=port)
 
     async def place(self, planned: PlannedLaunch) -> PlannedLaunch:
         """Return the plan on the link that the hosts share now."""
         plan = planned.plan
         if not self.peers or (plan.cluster and plan.cluster.is_named):
             return planned
-        placed = await plan_over_hosts(plan.relaunch_request, self.peers, port=plan.port)
+        placed = await self.plan(plan.relaunch_request, port=plan.port)
         return placed._replace(forced=planned.forced, replaces=planned.replaces)
 
     async def check(self, planned: PlannedLaunch, *, thorough: bool = False) -> tuple[PreflightReport, PlannedLaunch]:
         """Return the checks of all hosts, `thorough` ones for `doctor`, and the plan with their commands."""
         near = await runner.run_preflight(planned, thorough=thorough)
-        survey = await survey_ranks(planned, self.peers)
-        self.answers = survey.answers
-        return PreflightReport((*near.checks, *survey.checks)), survey.planned
+        far, surveyed = await self.survey(planned)
+        return PreflightReport((*near.checks, *far)), surveyed
+
+    async def survey(self, planned: PlannedLaunch) -> tuple[list[Check], PlannedLaunch]:
+        """Return the checks of the peers, each compared with this machine, and the plan with their commands."""
+        if not self.peers:
+            return [], planned
+        near = await asyncio.to_thread(describe_side, planned)
+        copied_models = await find_copies(planned.plan)
+        orders = zip(self.peers, list_orders(planned), strict=True)
+        self.answers = await asyncio.gather(
+            *(ask(peer.host, "check", RankChecked, _CHECK_SECONDS, order=order) for peer, order in orders)
+        )
+        checks: list[Check] = []
+        ranks: list[RankCommand] = []
+        for rank, (peer, answer) in enumerate(zip(self.peers, self.answers, strict=True), 1):
+            found = peer.greeting
+            checks += [pass_check(peer.host, f"dflash-tui {found.version} on {found.host}, {found.machine}")]
+            host_checks = await _check_models(planned, copied_models, peer, rank, answer)
+            checks += [*host_checks, *compare_hosts(near, answer.side, peer.host)]
+            roles = {f"{peer.host}: {role}": role for role in ROLES}
+            models = tuple(f"{roles[check.name]}: {check.finding}" for check in host_checks if check.name in roles)
+            ranks.append(RankCommand(peer.host, answer.plan.argv, answer.plan.env, models))
+        fits = [(peer.host, answer.memory) for peer, answer in zip(self.peers, self.answers, strict=True)]
+        smallest, named = choose_smallest_fit([("", planned.memory), *fits])
+        checks += [*_check_link(planned, self.peers), *named]
+        return checks, planned._replace(plan=replace(planned.plan, ranks=tuple(ranks)), memory=smallest)
 
     async def prepare(self, planned: PlannedLaunch, report: Callable[[Preparing], None]) -> None:
         """Install the engine and get the models, which takes minutes the first time; nothing is launched."""
@@ -319,7 +285,7 @@ class ServerHosts:
 
 async def reach_hosts(names: Sequence[str]) -> ServerHosts:
     """Return the machines of a server with these other hosts; without names, this machine alone."""
-    return ServerHosts(await greet_peers(names))
+    return ServerHosts(await asyncio.gather(*map(greet_host, names)))
 
 
 async def wait_for_memory(peers: Sequence[Peer], tolerance: float) -> list[str]:

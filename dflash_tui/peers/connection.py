@@ -225,30 +225,22 @@ async def _read_end(stream: asyncio.StreamReader) -> str:
     return clean_end(tail)
 
 
-async def greet_host(host: str) -> Peer:
+async def greet_host(host: str, *, any_release: bool = False) -> Peer:
     """Return a host with its greeting.
 
     Raises:
         NeedsProgram: it lacks dflash-tui, or our own folder there has another release, which this one may replace.
-        UsageError: it is unreachable.
+        UsageError: it is unreachable, or has another release although not `any_release` will do.
     """
     try:
-        peer = Peer(host, await ask(host, "hello", Greeting, HELLO_SECONDS, least=0))
+        greeting = await ask(host, "hello", Greeting, HELLO_SECONDS, least=0)
     except UsageError:
         raise
     except DflashError as error:
         raise UsageError(error.what, evidence=error.evidence, hint=error.hint) from None
-    if peer.greeting.is_own:
-        require_same_release(peer)
-    return peer
-
-
-def require_same_release(peer: Peer) -> None:
-    """Raise UsageError if a host has another release: NeedsProgram if it is in our own folder there."""
-    host, greeting = peer
-    if greeting.version == __version__:
-        return
     what, evidence = f"{host} has another version of dflash-tui", f"there: {greeting.version}; here: {__version__}"
-    if greeting.is_own:
+    if greeting.is_own and greeting.version != __version__:
         raise NeedsProgram(host, what, evidence=evidence)
-    raise UsageError(what, evidence=evidence, hint=f"install {__version__} on both")
+    if greeting.version != __version__ and not any_release:
+        raise UsageError(what, evidence=evidence, hint=f"install {__version__} on both")
+    return Peer(host, greeting)

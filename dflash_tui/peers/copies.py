@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -218,8 +217,8 @@ async def copy_missing(
     if wrong := [check for check in check_missing(missing, host, cluster, rank) if check.level is CheckLevel.FAIL]:
         raise DflashError(f"{wrong[0].name}: {wrong[0].finding}", hint=wrong[0].fix)
     for model in missing:
-        link, way = await asyncio.to_thread(_find_link, host, cluster, rank), _describe_way(cluster, rank)
-        if why := await asyncio.to_thread(_explain_silence, host, link):
+        link, way = await _find_link(host, cluster, rank), _describe_way(cluster, rank)
+        if why := await _explain_silence(host, link):
             report(Preparing(time.time(), Step.MODELS, f"no ssh {way}, so as {host} is reached: {why}"))
         await send_copy(host, None if why else link, model, report, "by ssh" if why else way)
 
@@ -279,24 +278,22 @@ def _describe_way(cluster: Cluster, rank: int) -> str:
     return f"over {end.address} ({end.interface})" if end.interface else f"over {end.address}"
 
 
-def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
+async def _find_link(host: str, cluster: Cluster, rank: int) -> LinkAddress:
     """Return a host's address on the link, with the name by which ssh knows its key."""
-    _, settings, _ = _run_briefly(["ssh", "-G", "--", host])
+    async with start_process(["ssh", "-G", "--", host], build_helper_environment(OPENSSH)) as process:
+        settings = (await process.stdout.read()).decode(errors="replace")
     return LinkAddress(cluster.hosts[0].address, cluster.hosts[rank].address, transport.read_key_name(host, settings))
 
 
-def _explain_silence(host: str, link: LinkAddress) -> str:
-    code, _, errors = _run_briefly(transport.build_probe_command(host, link))
-    return transport.explain_end(host, code, errors).evidence if code else ""
-
-
-def _run_briefly(command: Sequence[str]) -> tuple[int, str, str]:
-    try:
-        done = subprocess.run(command, env=build_helper_environment(OPENSSH), cwd="/", stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=_SSH_SECONDS, check=False)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return _SSH_FAILED, "", str(error)
-    return done.returncode, done.stdout, done.stderr
+async def _explain_silence(host: str, link: LinkAddress) -> str:
+    """Return why ssh does not reach a host over a link; empty if it does."""
+    command = transport.build_probe_command(host, link)
+    async with start_process(command, build_helper_environment(OPENSSH)) as process:
+        try:
+            code = await asyncio.wait_for(process.wait(), _SSH_SECONDS)
+        except TimeoutError:
+            return f"no answer within {_SSH_SECONDS:.0f} s"
+        return transport.explain_end(host, code, await process.errors).evidence if code else ""
 
 
 def describe_rooms(copies: list[ModelCopy], begins: bool) -> list[RoomFound]:

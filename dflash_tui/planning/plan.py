@@ -134,6 +134,11 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
     @property
+    def placed_request(self) -> LaunchRequest:
+        """The request that gives this plan again, on the same hosts and link."""
+        return replace(self.relaunch_request, cluster=self.cluster)
+
+    @property
     def is_open(self) -> bool:
         """Whether other machines can connect, so that the server needs an API key."""
         return not ip_address(self.host).is_loopback

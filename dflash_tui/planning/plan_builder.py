@@ -77,15 +77,14 @@ def build_plan(
     engine: ChosenEngine | None = None,
     request: LaunchRequest | None = None,
     conditions: StartConditions = _DEFAULT_CONDITIONS,
-    cluster: Cluster | None = None,
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> Plan:
     """Return the plan of launching a recipe; arguments that are given replace the recipe's values.
 
-    `gpus` are index and UUID of each GPU that the server sees, all GPUs when empty. Without `cluster`, placeholders
-    stand for the addresses of several hosts. The plan's own command is for host `rank`; `folders` maps models by their
-    name to their copies there.
+    `gpus` are index and UUID of each GPU that the server sees, all GPUs when empty. Without the request's `cluster`,
+    placeholders stand for the addresses of several hosts. The plan's own command is for host `rank`; `folders` maps
+    models by their name to their copies there.
 
     Raises:
         UsageError: the user set an unknown patch or startup optimization, or it or graphs mode is not possible.
@@ -104,7 +103,8 @@ def build_plan(
     engine_folder = _choose_patched_folder(base_folder, engine, patches)
     resolved, used, left_out = choose_startup_optimizations(resolved, mode, base_folder, conditions, patches.names)
     models = _place_models(resolved)
-    cluster = None if resolved.hosts == 1 else cluster or build_unnamed_cluster(resolved.hosts)
+    named = request.cluster if request else None
+    cluster = None if resolved.hosts == 1 else named or build_unnamed_cluster(resolved.hosts)
     port = port or recipe.port
     ranks = _build_commands(resolved, cluster, engine_folder, models, patches, mode=mode, port=port, tokens=tokens)
     unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if request and request.port else ())}
@@ -138,7 +138,7 @@ def build_plan(
         driver=resolved.engine.driver,
         skipped_patches=patches.skipped,
         disabled_patches=resolved.disabled_patches,
-        request=request,
+        request=request and replace(request, cluster=None),
         expected=list_expected(resolved, method, mode, tokens),
         host=resolved.host,
         restart=resolved.restart,

@@ -12,6 +12,7 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.common.secrets import redact_secrets, redact_variables
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.common.yaml_loader import YamlError
+from dflash_tui.planning.cluster import Cluster
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.serve_flags import takes_path
@@ -110,6 +111,8 @@ class LaunchRequest(_Options, frozen=True, kw_only=True):
     """The other hosts of a server over several, by their ssh names."""
     link: str | None = None
     """This machine's interface or address on the subnet that the hosts share."""
+    cluster: Cluster | None = None
+    """All hosts on their link, once they were asked; a plan has its own."""
 
     def with_changes(self, changes: LaunchChanges) -> "LaunchRequest":
         """Return this request with `changes`."""

@@ -19,6 +19,8 @@ from dflash_tui.experiments.analysis.stats import Ratio
 _GAP = 2
 _NARROWEST, _WIDTH = 20, 100  # cells: the narrowest note; the width of a drawing without a limit
 _LABEL, _LEAST_BAR, _LEAST_AXIS, _LAST = 24, 4, 9, 24
+# Minimum width of a cell folded beside its row, and indent of cells below it.
+_LEAST_FOLDED, _BELOW = 20, 4
 _LEAST_SCALE, _MOST_SCALE = math.log(1.05), math.log(1000)
 _NOISY = 2.0
 
@@ -58,12 +60,17 @@ Cell = str | Span | Meter
 
 
 class Table(NamedTuple):
-    """Cells under a header, which may be empty; columns in `right` are right-aligned, the first `keys` name a row."""
+    """Cells under a header, which may be empty; columns in `right` are right-aligned.
+
+    Where it does not fit, the columns named in `drop` are left out first; others follow below beside the first `keys`,
+    or without keys below their row.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     right: tuple[int, ...] = ()
     keys: int = 1
+    drop: tuple[str, ...] = ()
 
 
 class Interval(NamedTuple):
@@ -120,15 +127,15 @@ def format_spread(low: float, high: float, middle: float) -> str:
     return f"±{share:.{0 if share >= 1 or share < 0.05 else 1}f}%"
 
 
-def lay_out(part: Part, width: int) -> list[Line]:
-    """Return a part as lines of at most `width` cells; 0 is without a limit."""
+def lay_out(part: Part, width: int, *, fold: bool = False) -> list[Line]:
+    """Return a part as lines of at most `width` cells (0: no limit); with `fold` no cell of a table is cut."""
     match part:
         case Note():
             return _lay_out_note(part, width)
         case Lines():
             return [(Span(clean_line(line)),) for line in part.lines]
         case Table():
-            return _lay_out_table(part, width)
+            return _lay_out_table(part, width, fold=fold)
         case Intervals():
             return _lay_out_intervals(part.intervals, width or _WIDTH)
 
@@ -143,44 +150,74 @@ def _lay_out_note(note: Note, width: int) -> list[Line]:
     ]
 
 
-def _lay_out_table(table: Table, width: int) -> list[Line]:
-    """Return the header and the rows; columns that do not fit follow below, beside the keys.
+def _lay_out_table(table: Table, width: int, *, fold: bool) -> list[Line]:
+    """Return the header and the rows; columns that do not fit follow below, beside the keys or below their row.
 
-    Bars take the room that is left by the other columns. A last column of text is cut to the room beside them.
+    Bars take the room that is left by the other columns. A last column of text is folded or cut to the room beside
+    them.
     """
     head: list[tuple[Cell, ...]] = [tuple(Span(name, "head") for name in table.header)] if table.header else []
     rows = [[_clean(cell) for cell in row] for row in (*head, *table.rows)]
     if not rows:
         return []
-    if width:
+    if width and table.keys:
         short = shorten_names((_text(row[0]) for row in rows), max(_NARROWEST, 2 * width // 5))
         rows = [[Span(short[_text(row[0])], row[0].style), *row[1:]] for row in rows]
     widths = [max(len(_text(cell)) for cell in column) + _GAP for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-    free = (width or _WIDTH) - sum(widths[:-1]) - min(widths[-1] - _GAP, _LAST)
-    keys = [*range(table.keys)]
-    blocks, used = [list(keys)], sum(widths[: len(keys)])
-    for column in range(len(keys), len(widths)):
+    blocks = _split_columns(table, rows, widths, width, fold=fold)
+    if table.keys:
+        return [line for block in blocks for row in rows for line in _lay_out_row(table, row, block, widths, fold=fold)]
+    return [
+        (Span(" " * _BELOW * (block is not blocks[0])), *line)
+        for row in rows
+        for block in blocks
+        if any(_text(row[column]) for column in block)
+        for line in _lay_out_row(table, row, block, widths, fold=fold)
+    ]
+
+
+def _split_columns(
+    table: Table, rows: Sequence[Sequence[Span | Meter]], widths: list[int], width: int, *, fold: bool
+) -> list[list[int]]:
+    """Return the columns that stand side by side; set the widths of bars and of a last column of text."""
+    columns = [*range(len(widths))]
+    for name in table.drop:
+        if width and sum(widths[column] for column in columns) - _GAP > width:
+            columns.remove(table.header.index(name))
+    last, keys = columns[-1], columns[: table.keys]
+    free = (width or _WIDTH) - sum(widths[column] for column in columns[:-1]) - min(widths[last] - _GAP, _LAST)
+    longest_word = max(len(word) for row in rows for word in (*_text(row[last]).split(), ""))
+    shortest = max(_LEAST_FOLDED, longest_word) if fold else _LEAST_BAR
+    blocks, used = [list(keys)], sum(widths[: table.keys])
+    for column in columns[table.keys :]:
         if any(isinstance(row[column], Meter) for row in rows):
             if free < _LEAST_BAR:
                 continue
             widths[column] = free + _GAP
-        room = width - used
-        if width and column == last and column not in table.right and room >= _LEAST_BAR:
-            widths[column] = min(widths[column], room + _GAP)
-        if width and widths[column] - _GAP > room and len(blocks[-1]) > len(keys):
+        is_elastic = width > 0 and column == last and column not in table.right
+        least = min(widths[column] - _GAP, shortest) if is_elastic else widths[column] - _GAP
+        if width and least > width - used and len(blocks[-1]) > len(keys):
             blocks.append(list(keys))
-            used = sum(widths[: len(keys)])
+            used = sum(widths[: table.keys]) or _BELOW
+        if is_elastic or (width and fold):
+            widths[column] = min(widths[column], max(_LEAST_BAR, width - used) + _GAP)
         blocks[-1].append(column)
         used += widths[column]
-    return [
-        tuple(
-            _pad(row[column], widths[column] - _GAP, right=column in table.right, last=column == block[-1])
-            for column in block
-        )
-        for block in blocks
-        for row in rows
-    ]
+    return blocks
+
+
+def _lay_out_row(
+    table: Table, row: Sequence[Span | Meter], block: Sequence[int], widths: Sequence[int], *, fold: bool
+) -> list[Line]:
+    *before, last = block
+    cells = [_pad(row[column], widths[column] - _GAP, right=column in table.right, last=False) for column in before]
+    room, cell = widths[last] - _GAP, row[last]
+    if not fold or len(_text(cell)) <= room:
+        return [(*cells, _pad(cell, room, right=last in table.right, last=True))]
+    lines = textwrap.wrap(_text(cell), room, break_long_words=False, break_on_hyphens=False)
+    hang = Span(" " * sum(len(each.text) for each in cells))
+    return [(*(() if place else cells), *((hang,) if place else ()), Span(line, cell.style))
+            for place, line in enumerate(lines)]  # fmt: skip
 
 
 def _clean(cell: Cell) -> Span | Meter:
@@ -247,7 +284,7 @@ def to_terminal(sections: Iterable[Section], width: int = 0) -> str:
             blocks.append([f"{clean_line(section.title)}:"])
         for place, part in enumerate(section.parts):
             lines = ["".join(s.text.upper() if s.style == "head" else s.text for s in line).rstrip()
-                     for line in lay_out(part, width)]  # fmt: skip
+                     for line in lay_out(part, width, fold=True)]  # fmt: skip
             if blocks and (isinstance(part, Note) or (section.title and not place)) and (place or section.title):
                 blocks[-1] += lines
             else:

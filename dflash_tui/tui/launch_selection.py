@@ -81,11 +81,11 @@ class LaunchSelection:
             DflashError: it cannot be planned.
         """
         request, probe = self.request(recipe), self.probe or GpuProbe()
-        cluster = self.clusters.get(request.peers)
-        basis = (request, probe, self.models, recipe, port, cluster)
+        request = replace(request, cluster=self.clusters.get(request.peers))
+        basis = (request, probe, self.models, recipe, port)
         before, planned = self._planned.get(recipe.name, (None, None))
         if planned is None or before != basis:
-            planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port, cluster=cluster)
+            planned = planner.plan_launch(request, probe, models=self.models, recipe=recipe, port=port)
             if new := {
                 name: model
                 for name, model in planner.find_local_models(planned.plan).items()

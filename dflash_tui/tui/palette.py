@@ -177,7 +177,7 @@ class LogDialog(ListDialog[None]):
             self.explanation = await asyncio.to_thread(lambda: explain_log(LogSource(name)))
         except DflashError as error:
             self.explanation = None
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
         else:
             self.on_resize()
             self.detail.focus()

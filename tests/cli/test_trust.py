@@ -1,7 +1,6 @@
 """A recipe or patch that is not shipped: nothing is run before the user says yes to it."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -142,15 +141,6 @@ def test_experiment_resumes_only_with_trusted_recipe(engine, capsys):
     assert "with --trust" in error.value.evidence
 
 
-def test_check_lists_what_recipes_run(engine, capsys):
-    assert main.main(["recipes", "check"]) == 0
-    said = capsys.readouterr().out
-    assert f"\n  variable    {PRELOAD}\n" in said
-    assert "\n  command     vllm serve " in said
-    assert main.main(["recipes", "check", "fake", "--json"]) == 0
-    assert {"kind": "variable", "text": PRELOAD} in json.loads(capsys.readouterr().out)["ingredients"]
-
-
 MINE = "mine.yaml"
 
 
@@ -162,7 +152,7 @@ def patched(tmp_path) -> Path:
     write_patch(MINE, "first")
     file = paths.user_recipes_folder() / "fake.yaml"
     file.write_text(f"{file.read_text()}\npatches: [mine]\n")
-    recipe_trust.trust_recipe(recipe_loader.find_recipe("fake"))
+    recipe_trust.trust_contents(recipe_loader.find_recipe("fake"))
     return engine.site_packages / "vllm" / CPU_FILE
 
 
@@ -250,14 +240,16 @@ def test_file_swapped_during_question_is_not_trusted(patched, terminal):
     assert "not trusted yet" in " ".join(window.until(b"until it changes").decode().split())
     assert window.ended() == 2
     planned = command_line.planned("fake")
-    untrusted = recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan])
+    untrusted = recipe_trust.find_untrusted(recipe_trust.list_launched(planned.resolved.recipe, [planned.plan]))
     assert untrusted.ingredients[0].text.startswith("mine changes vllm/")
     assert Ingredient("variable", "LD_PRELOAD=/nowhere/worse.so") in untrusted.ingredients
     assert patched.read_text() == PUBLISHED.read_text()
     write_patch(MINE, "first")
     change_recipe(LD_PRELOAD="/nowhere/evil.so")
     planned = command_line.planned("fake")
-    assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == Untrusted()
+    assert (
+        recipe_trust.find_untrusted(recipe_trust.list_launched(planned.resolved.recipe, [planned.plan])) == Untrusted()
+    )
 
 
 def test_changed_copy_of_shipped_patch_needs_trust(patched, capsys):
@@ -266,7 +258,9 @@ def test_changed_copy_of_shipped_patch_needs_trust(patched, capsys):
     assert Path(plan.unpatched_folder) == patched.parents[5]
     write_patch("cpu-expand-kernel.yaml", "dflash-tui: cpu-expand-kernel")
     planned = command_line.planned("demo-cpu")
-    assert recipe_trust.find_untrusted(planned.resolved.recipe, [planned.plan]) == Untrusted()
+    assert (
+        recipe_trust.find_untrusted(recipe_trust.list_launched(planned.resolved.recipe, [planned.plan])) == Untrusted()
+    )
     write_patch("cpu-expand-kernel.yaml", "evil")
     assert run(capsys, "engine", "install", "demo-cpu")[0] == 2
     assert patched.read_text() == PUBLISHED.read_text()

@@ -2,14 +2,14 @@
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 
 import pytest
 
 from dflash_tui.cli.main import main
 from dflash_tui.diagnosis import live_server
+from tests.support.openai_server import PAGE, OpenAIServer
 
 MODEL = '{"data": [{"id": "m", "owned_by": "%s"}]}'
 VLLM = {"/health": "", "/version": '{"version": "0.33.0"}', "/v1/models": MODEL % "vllm"}
@@ -20,35 +20,14 @@ DRAFTS = "".join(
         "spec_decode_num_draft_tokens_total": 5600, "num_requests_running": 0, "request_success_total": 9,
     }.items()
 )  # fmt: skip
-PAGE = "<!doctype html><title>Router \x1b[31mlogin</title>"
-Answers = Callable[[dict[str, str]], str]
 
 
 @pytest.fixture
-def serve(monkeypatch) -> Iterator[Answers]:
+def serve(monkeypatch) -> Iterator[Callable[[dict[str, str]], str]]:
     """Return the function that answers with these texts by path, 404 for others, and returns the address."""
     monkeypatch.setattr(live_server, "WINDOW", 0.5)
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(answers: dict[str, str]) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                text = answers.get(self.path)
-                self.send_response(404 if text is None else 200)
-                self.end_headers()
-                self.wfile.write((text or "").encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as servers:
+        yield lambda answers: servers.enter_context(OpenAIServer(models=(), texts=answers).serve())
 
 
 @pytest.mark.parametrize(

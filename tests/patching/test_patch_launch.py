@@ -85,7 +85,7 @@ def experiment() -> Patch:
     text = json.dumps({**about, "versions": ">=0.20", "experimental": True, "files": edits})
     (paths.user_patches_folder() / "trial.yaml").write_text(text)
     trial = patch_file.load_patch("trial")
-    recipe_trust.trust_shown(recipe_trust.find_untrusted_patches([trial]))
+    recipe_trust.trust_contents(trial)
     return trial
 
 
@@ -103,14 +103,6 @@ def test_no_patch_comes_in_untrusted(engine, experiment):
     with pytest.raises(UsageError, match="not shipped"):
         launch(made(engine, trial=True), engine)
     assert not list(paths.engines_folder().glob("*patched*"))
-
-
-def test_launch_with_unfitting_patch_is_refused(engine):
-    target = engine.site_packages / "vllm" / CPU_FILE
-    target.write_text(target.read_text().replace("_ensure_int64(output)", "output"))
-    with pytest.raises(PatchError, match="does not fit"):
-        launch(made(engine), engine)
-    assert registry.list_runs() == []
 
 
 def test_foreign_patched_engine_is_not_called_unpatched(engine, shipped, snapshot):

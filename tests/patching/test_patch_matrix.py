@@ -21,7 +21,6 @@ from tests.support import wheels
 DOCS = ROOT / "docs" / "patches.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 PATCHES = {name: patch_file.load_patch(name) for name in sorted(paths.list_patch_files())}
-FIRST_WITH_DFLASH = Version("0.20.0")
 READ_SO_FAR = Version("0.33.0")  # later releases are looked at, and may differ
 Sources = dict[wheels.Release, wheels.Texts]
 
@@ -163,25 +162,3 @@ def test_the_table_in_the_docs_is_true(sources, pytestconfig):
         DOCS.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
         return
     assert documented.strip() == table
-
-
-@pytest.mark.index
-def test_needed_releases_match_manual_source_study(sources):
-    """Written down by hand from the study of the sources, release by release, before there was a patcher."""
-    by_hand = {
-        "triton-non-causal": ("0.20.0", "0.20.2"),
-        "dflash-draft-flash-attn": ("0.20.0", "0.20.2"),
-        "dflash-selector-scope": ("0.20.0", "0.20.2"),
-        "qwen3-next-eagle3": ("0.20.0", "0.23.0"),
-        "gemma4-draft-mm-prefix": ("0.21.0", "0.23.0"),
-        "dflash-aux-layers": ("0.20.0", "0.21.0"),
-        "dflash-lookahead-block": ("0.20.0", "0.22.1"),
-        "dflash-no-block-drop": ("0.26.0", "0.29.0"),
-    }
-    for name, (first, last) in by_hand.items():
-        cells = {v: cell(PATCHES[name], v, texts) for (of, v), texts in sources.items() if of == "vllm"}
-        needed = [version for version, said in cells.items() if said in {"needed", "alternative"}]
-        assert (needed[0], needed[-1]) == (first, last), name
-    in_front = [(v, texts) for (of, v), texts in sources.items() if of == "vllm" and Version(v) < FIRST_WITH_DFLASH]
-    of_vllm = [patch for patch in PATCHES.values() if patch.distribution == "vllm"]
-    assert {cell(patch, version, texts) for patch in of_vllm for version, texts in in_front} == {"·"}

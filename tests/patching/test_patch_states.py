@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import requests
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
@@ -35,10 +34,8 @@ CUDA_12 = ("vllm==0.20.2+cu129",)
 def read() -> Mapping[str, Mapping[str, str]]:
     """The files that patches change or look at, of four releases."""
     wanted = {path for patch in GPU for path in (*patch.paths, *(mark.path for mark in patch.fingerprints))}
-    try:
+    with wheels.skip_if_unreachable():
         texts = wheels.read_all({("vllm", version): wanted for version in ("0.20.2", "0.22.0", "0.24.0", "0.33.0")})
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
     return {version: {path: text for path, text in texts.items() if text} for (_, version), texts in texts.items()}
 
 
@@ -124,21 +121,6 @@ def test_a_nightly_is_judged_by_its_source(read, tmp_path, source, version, expe
     others = {one.state for name, one in found.items() if name not in needed}
     assert others <= {PatchState.UPSTREAM, PatchState.NOT_APPLICABLE}
     assert all(f"{version} is not a release" in one.why for one in found.values())
-
-
-@pytest.mark.index
-def test_the_release_of_tomorrow(read, tmp_path):
-    """What still lacks it gets it, and that nobody has verified it is said; what has moved on is shown."""
-    engine = installed(tmp_path / "e", read["0.33.0"], "0.99.0")
-    found = stand(engine)
-    assert {one.state for name, one in found.items() if name != "gb10-cutlass-fp8"} == {PatchState.UPSTREAM}
-    assert found["gb10-cutlass-fp8"].state is PatchState.NEEDED
-    assert "0.33.0" in found["gb10-cutlass-fp8"].why
-    edit(engine, W8A8, "def cutlass_fp8_supported() -> bool:", "def cutlass_fp8_is_there() -> bool:")
-    lost = stand(engine)["gb10-cutlass-fp8"]
-    assert lost.state is PatchState.DRIFTED
-    assert "--set patches.gb10-cutlass-fp8=false" in lost.why
-    assert "found 0 times: def cutlass_fp8_supported() -> bool:" in lost.drift
 
 
 def test_fix_written_differently_upstream_is_upstream(tmp_path, pristine, shipped, snapshot):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from tests.support.fake_runs import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-AB = (sys.executable, "-m", "dflash_tui", "ab")
 QUICK = ("--suite", str(DATA / "two-prompts.yaml"), "--yes")
 BOTH = ("--peer", "local")
 # What keeps an experiment from its end while it is stopped in a stage.

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -86,18 +85,3 @@ def test_a_cable_that_is_pulled_is_noticed(hosts, open_there):
     assert hosts.change("heal").returncode == 0
     wait_until(lambda: not find_programs(hosts, "dflash_tui"))
     assert hosts.run("a", *THERE, "ps").returncode == 0
-
-
-@pytest.mark.long
-def test_host_without_program_or_address_is_refused(hosts, open_there):
-    """The question is answered with no, and nothing is installed."""
-    assert hosts.run("a", "dflash-tui", "--host", "10.77.0.9", "ps").returncode == 2
-    program: Path = hosts.folder / "b" / "home" / ".local" / "bin" / "dflash-tui"
-    program.unlink()
-    refused = hosts.run("a", *THERE, "ps")
-    assert (refused.returncode, "--install-peers" in refused.stderr) == (2, True)
-    asked = open_there()
-    asked.until(b"[y/N]")
-    asked.type("n\r")
-    assert asked.ended() == 2
-    assert not (hosts.folder.parent / "data" / "dflash-tui" / "program").exists()

@@ -94,21 +94,6 @@ def test_install_without_disk_room_is_refused_early(spec):
     assert not engine_folder_for(huge).exists()
 
 
-def test_a_cancelled_install_leaves_nothing(spec):
-    """Ctrl-C while uv works ends uv and removes the folder."""
-
-    async def cancel_early() -> None:
-        task = asyncio.create_task(installation.install_engine(spec, engine_folder_for(spec), quiet))
-        while not engine_folder_for(spec).exists():
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
-
-    asyncio.run(cancel_early())
-    assert not engine_folder_for(spec).exists()
-
-
 def test_two_installs_wait_for_each_other(spec):
     """Two panels at once make one engine, and both get it."""
 
@@ -175,7 +160,7 @@ def test_lost_connection_during_install_leaves_nothing(folders, tmp_path, number
         assert install.is_running()
         up.send_signal(number)
         _, rest = up.communicate(timeout=240)
-    assert up.returncode == 128 + signal.SIGTERM
+    assert up.returncode == 128 + number
     assert rest.splitlines()[-1] == snapshot
     assert "Traceback" not in rest
     assert not install.is_running()

@@ -1,17 +1,24 @@
 """A server that other machines may reach: only when asked for, and only with a key, which is never an argument."""
 
 import httpx
+import psutil
 import pytest
 
-from dflash_tui.runs import registry, server_process
+from dflash_tui.runs import registry
 from tests import DATA
 from tests.cli.test_escapes import told
-from tests.server.test_planted_token import PLANT, answers, in_files, listed
+from tests.server.test_planted_token import PLANT, in_files
 from tests.support import fake_engine
-from tests.support.fake_runs import free_port
+from tests.support.fake_runs import free_port, wait_for_answer
+from tests.support.process_search import read_command_line
 
 SUITE = DATA / "two-prompts.yaml"
 OPEN = ("up", "fake", "--detach", "--set", "host=0.0.0.0")
+
+
+def list_words() -> str:
+    """Return the commands and titles of all processes."""
+    return "\n".join(word for process in psutil.process_iter() for word in read_command_line(process))
 
 
 @pytest.fixture
@@ -39,13 +46,12 @@ def test_server_with_key_rejects_keyless_requests(engine, folders, monkeypatch):
     run = registry.find_run()
     assert "it listens on 0.0.0.0" in said
     assert run.plan.argv[run.plan.argv.index("--host") + 1] == "0.0.0.0"
-    while not answers(run.url):
-        assert server_process.is_alive(run)
+    wait_for_answer(run.url)
     assert httpx.post(f"{run.url}/v1/chat/completions", json={}, timeout=120).status_code == 401
     bench = told("bench", run.id, "--suite", str(SUITE))
     assert "HTTP 401" not in bench
     assert "tok/s" in bench
-    assert PLANT not in listed()
+    assert PLANT not in list_words()
     told("stop", run.id)
     assert in_files(folders) == []
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -22,7 +20,6 @@ from tests.support.json_lines import check_lines
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-TUNE = (sys.executable, "-m", "dflash_tui", "tune")
 QUICK = ("--suite", str(DATA / "two-prompts.yaml"), "--scale", "0.5", "--yes")
 AXES = ("--vary", "n=7,4,2", "--vary", "mode=graphs")
 # Seconds for each answer's tokens: four drafted tokens are planted as the best.
@@ -114,33 +111,6 @@ def test_stopped_tune_reports_best_and_resume_command(port):
     told = run("attach", code=1)
     assert "tried in" in told.stderr
     assert f"dflash-tui tune resume {design.id}" in told.stderr
-
-
-@pytest.mark.long
-def test_ctrl_c_stops_watching_but_not_tune(port):
-    """The tune goes on without anybody, and can be followed again."""
-    fake_engine.make(port, {**WORDS, 2: ["sleepy"]})
-    words = [*TUNE, fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m"]
-    with subprocess.Popen(
-        words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
-    ) as watching:
-        wait_until(lambda: store.list_experiments() and len(progress(store.find_experiment()).boots) >= 2)
-        design = store.find_experiment()
-        watching.send_signal(signal.SIGINT)
-        _, told = watching.communicate(timeout=240)
-        assert watching.returncode == 130
-    assert "n=4" in told
-    assert f"dflash-tui tune attach {design.id}" in told
-    assert store.find_driver(store.experiment_folder(design.id))
-    run("stop", design.id)
-
-
-@pytest.mark.long
-def test_published_setting_that_fails_exits_with_6(port):
-    folder = fake_engine.make(port, {7: ["broken"]})
-    told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", code=6).stderr
-    assert "published did not start" in told
-    assert fake_engine.launches(folder) == 2
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ def make(
         del told["patches"]
     paths.user_recipes_folder().mkdir(parents=True, exist_ok=True)
     (paths.user_recipes_folder() / f"{RECIPE}.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
-    recipe_trust.trust_recipe(recipe_loader.find_recipe(RECIPE))
+    recipe_trust.trust_contents(recipe_loader.find_recipe(RECIPE))
     plan = command_line.planned(RECIPE).plan
     folder = Path(plan.unpatched_folder)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"

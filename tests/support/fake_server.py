@@ -1,19 +1,18 @@
 """Stands in for `vllm serve` at the process boundary: `fake_server.py PORT [BEHAVIOUR ...]`.
 
-It speaks the few endpoints that are asked, counts like a server with seven drafted and three accepted tokens per
-step, and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S`
-waits before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends
-a stream in the middle, `garbled` sends what is no JSON, `dead` reports a dead engine in the stream, `silent`
-sends no usage, `telling` says of each request how many steps it took, `log` writes down what is asked, `pace=S` waits
-so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works on one request
-from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers
-/metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `echoes` refuses chats, telling all
-that it knows of secrets. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses the others
-by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends each answer with that,
-`thinks=TEXT` begins it with thoughts, `calls` calls the first tool that it is given.
-`greets=TEXT` begins each answer with that. `stays=N` never sends the last piece of the first N (of all without N);
-`holds=N` never answers the N-th chat. `shares=NAME` has shared memory of that name. Tokens are named where they are
-asked for, one per character, and scored by /v1/completions: its own answer is the likeliest.
+It speaks the few endpoints that are asked, counts like a server with seven drafted and three accepted tokens per step,
+and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S` waits
+before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `dead` reports a
+dead engine in the stream, `telling` says of each request how many steps it took, `log` writes down what is asked,
+`pace=S` waits so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works
+on one request from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said.
+`metrics=FILE` answers /metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `says=FILE`
+logs what is in FILE at every chat, answers the first with it, refuses the others by it, and has it in /metrics.
+`host=ADDRESS` listens there. `adds=TEXT` ends each answer with that, `thinks=TEXT` begins it with thoughts, `calls`
+calls the first tool that it is given. `greets=TEXT` begins each answer with that. `stays=N` never sends the last piece
+of the first N (of all without N); `holds=N` never answers the N-th chat. `shares=NAME` has shared memory of that name.
+Tokens are named where they are asked for, one per character, and scored by /v1/completions: its own answer is the
+likeliest.
 """
 
 import itertools
@@ -96,13 +95,9 @@ class Handler(BaseHTTPRequestHandler):
         self.answer("\n".join([*told, ""]).encode(errors="surrogateescape"))
 
     def unauthorized(self) -> bytes:
-        """Return why a chat is refused: its key is another than the server's, or the server `echoes`."""
+        """Return why a chat is refused: its key is another than the server's."""
         key = os.environ.get("VLLM_API_KEY")
-        if key and self.headers["Authorization"] != f"Bearer {key}":
-            return b'{"error": "Unauthorized"}'
-        known = {name: value for name, value in os.environ.items() if "TOKEN" in name or "KEY" in name}
-        told = {"error": f"who are you? {known} {dict(self.headers)}"}
-        return json.dumps(told).encode() if "echoes" in WORDS else b""
+        return b'{"error": "Unauthorized"}' if key and self.headers["Authorization"] != f"Bearer {key}" else b""
 
     def refused(self) -> bytes:
         """Return why a chat is refused although its key is right; empty when it is not."""
@@ -149,13 +144,9 @@ class Handler(BaseHTTPRequestHandler):
                 {"choices": [{"delta": {"content": piece}} | ({"token_ids": [*map(ord, piece)]} if named else {})]}
                 | {"prompt_token_ids": PROMPT}
             )
-            if "cut" in WORDS:
-                return
-        if "garbled" in WORDS:
-            self.wfile.write(b"data: {not json\n\n")
         if "dead" in WORDS:
             self.event({"error": {"message": "EngineCore encountered an issue."}})
-        elif "silent" not in WORDS:
+        else:
             self.event({"choices": [{"delta": {}, "finish_reason": "length"}]})
             told = {"speculative_decoding": {"num_spec_steps": 11, "num_accepted_draft_tokens": 29}}
             tokens = sum(map(len, pieces)) if named else min(40, length)
@@ -217,12 +208,6 @@ def endless(handler: Handler) -> None:
         handler.wfile.write(b"vllm:generation_tokens_total 1\n" * (1 << 15))
 
 
-def costly(handler: Handler) -> None:
-    """Send interim responses as long as somebody reads."""
-    while True:
-        handler.wfile.write(b"HTTP/1.1 103 E\r\n\r\n" * 100)
-
-
 def torn(handler: Handler) -> None:
     """End the answer in the middle of a line."""
     handler.send_response(200)
@@ -244,7 +229,6 @@ MISBEHAVING: dict[str, Callable[[Handler], None]] = {
     "nan": lambda handler: handler.answer(NONE.encode()),
     "fewer": lambda handler: handler.answer(FEWER.encode()),
     "labels": lambda handler: handler.answer(LABELS.encode()),
-    "costly": costly,
     "page": lambda handler: handler.answer(b"<html>hello</html>"),
 }
 print("INFO:     Application startup complete.", flush=True)

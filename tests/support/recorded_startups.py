@@ -5,6 +5,7 @@ from dflash_tui.monitoring.startup_history import RecordedStart
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.states import fold
 
 COMPILED = "h200-vllm-0.26.0/g26-dflash-compile"
 SILENT = "h200-vllm-0.26.0/tiny-qwen3-eager-flashinfer-jit"
@@ -19,10 +20,7 @@ def events(name: str, until: float = 1e9, base: float = 0.0) -> list[AnyEvent]:
 
 def state(name: str, until: float = 1e9, *more: AnyEvent) -> RunState:
     """Return what is known of a recorded start at a second after its launch."""
-    folded = RunState()
-    for event in (Launched(0.0, "run", "recipe", 1, 8000, "compile"), *events(name, until), *more):
-        folded.apply(event)
-    return folded
+    return fold(Launched(0.0, "run", "recipe", 1, 8000, "compile"), *events(name, until), *more)
 
 
 def start(name: str, factor: float = 1.0, first_request: float | None = 3.0, mode: str = "compile") -> RecordedStart:

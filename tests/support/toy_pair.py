@@ -45,7 +45,7 @@ def write_recipe(folder: Path | None = None) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(describe_recipe(), sort_keys=False))
     if folder is None:
-        recipe_trust.trust_recipe(recipe_loader.find_recipe(NAME))
+        recipe_trust.trust_contents(recipe_loader.find_recipe(NAME))
 
 
 def build_models() -> Path:

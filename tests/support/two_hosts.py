@@ -19,7 +19,7 @@ _NOT_PERMITTED = 77
 _TRUST = """
 from dflash_tui.launch import recipe_trust
 from dflash_tui.planning.recipes import recipe_loader
-recipe_trust.trust_recipe(recipe_loader.find_recipe("toy"))
+recipe_trust.trust_contents(recipe_loader.find_recipe("toy"))
 """
 
 

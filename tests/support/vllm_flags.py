@@ -27,16 +27,6 @@ def read_flags(version: str) -> set[str]:
     }
 
 
-def read_speculation_keys(version: str) -> set[str]:
-    """Return the keys that `--speculative-config` takes."""
-    with wheels.opened("vllm", version) as wheel:
-        tree = parse_source(wheel.read("vllm/config/speculative.py"))
-    (config,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "SpeculativeConfig")
-    return {
-        line.target.id for line in config.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-    }
-
-
 def _list_flags(tree: ast.Module, *, fields: bool) -> set[str]:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     added = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"]

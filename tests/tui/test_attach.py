@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
-from dflash_tui.events import Exited
 from dflash_tui.launch import recipe_trust
 from dflash_tui.machine import processes
 from dflash_tui.planning.recipes.recipe import EngineSpec, ModelBuild, Recipe
@@ -43,7 +42,7 @@ def written(run: Run, log: bytes = LOG) -> Run:
 def a_trusted_recipe(**changes) -> Recipe:
     """Return a recipe that is not shipped, and may be launched."""
     recipe = a_recipe(**changes)
-    recipe_trust.trust_recipe(recipe)
+    recipe_trust.trust_contents(recipe)
     return recipe
 
 
@@ -56,15 +55,6 @@ def running():
     yield written(run)
     process.kill()
     process.wait()
-
-
-async def test_an_ended_run_is_replayed():
-    run = written(a_run())
-    run.record(Exited(run.started_at + 160, 1))
-    panel = DflashApp(run=run, now=lambda: run.started_at + 170, probe=lambda: NO_GPU, load=dict)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "(exit code 1)", "decode tok/s · ")
-        assert len(panel.run_screen.view.state.requests) == 6
 
 
 async def test_panel_lists_attaches_and_leaves_running_server(running):

@@ -1,17 +1,14 @@
 """Whatever somebody else writes: on the screens of the panel it stays text, and its row."""
 
-import pytest
 from msgspec.structs import replace
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError, RecipeError
-from dflash_tui.experiments import store
 from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.runs import registry
 from dflash_tui.tui.dialogs.basic import ErrorDialog
-from tests.support import escapes, hostile_home
+from tests.support import escapes
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, text, wait_for
 
@@ -44,33 +41,6 @@ async def test_the_launch_screen():
             checked(panel)
         panel.push_screen(ErrorDialog(DflashError(said, evidence=said, hint=said)))
         await pilot.pause()
-        checked(panel)
-
-
-async def test_a_run_and_its_list(tmp_path):
-    """A failed run whose log, names and errors say everything, and the list that it stands in."""
-    hostile_home.made(escapes.all_of_them(), tmp_path)
-    panel = app()
-    async with panel.run_test(size=SIZE) as pilot:
-        panel.attach(registry.find_run(hostile_home.RUN))
-        await wait_for(pilot, lambda: "FAILED" in text(panel) and escapes.SEEN in text(panel))
-        checked(panel)
-        await pilot.press("r")
-        await wait_for(pilot, lambda: "1 finished, and the sample" in text(panel))
-        assert not escapes.acting(text(panel))
-
-
-@pytest.mark.parametrize("key", ["", "v"])
-async def test_an_experiment(key, tmp_path):
-    """Its verdict and its boots: arms, engines and errors of anybody's."""
-    hostile_home.made(escapes.all_of_them(), tmp_path)
-    panel = app()
-    async with panel.run_test(size=SIZE) as pilot:
-        panel.show_experiment(store.list_experiments()[0].id)
-        await wait_for(pilot, lambda: escapes.SEEN[:5] in text(panel))
-        if key:
-            await pilot.press(key)
-            await wait_for(pilot, lambda: panel.current_mode == "ab" and escapes.SEEN[:5] in text(panel))
         checked(panel)
 
 

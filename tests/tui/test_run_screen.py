@@ -8,44 +8,8 @@ from dflash_tui.common.errors import EngineError
 from dflash_tui.events import Counters, Exited, LogLine, RequestDone, Sampled, Suspended
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.log_pane import LogPane
-from tests.tui.conftest import HOSTILE, a_run
+from tests.tui.conftest import HOSTILE, a_run, panel_on_run
 from tests.tui.panel import app, feed, shows, text, wait_for
-
-
-async def test_start_screen_shows_steps_phases_and_log(starting):
-    events, now = starting
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        assert panel.run_screen.view.stage == "starting"
-        seen = text(panel)
-        assert "◐ STARTING 1:20" in seen
-        assert "built in 9 s" in seen
-        assert "◐ compile" in seen
-        assert panel.run_screen.query_one(LogPane).rows.matching > 50
-
-
-async def test_a_live_server_shows_its_figures(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
-        seen = text(panel)
-        for words in (
-            "● WARM SYNTHETIC",
-            "hand-made toy weights",
-            "decode tok/s · median of 4",
-            "of 8",
-            "0.9 GiB 11 %",
-            "4 requests",
-            "CPU %",  # by the plan: no sample of it has come
-        ):
-            assert words in seen
-        assert "GPU %" not in seen
-        for kind in ("Q&A", "Code", "JSON", "Math", "LongCode"):
-            assert f" {kind} " in seen
-        for chart in panel.run_screen.query(Chart):
-            assert {len(line.values) for line in chart.lines} == (set() if chart.id == "gpu" else {chart.columns})
 
 
 async def test_error_before_launch_stays_shown():
@@ -62,10 +26,8 @@ async def test_error_before_launch_stays_shown():
 
 
 async def test_keys_freeze_display_change_span_and_log(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
+    now = live[1]
+    async with panel_on_run(live) as (panel, pilot):
         await pilot.press("space")
         await shows(pilot, "FROZEN")
         panel.run_screen.view.take(LogLine(now, "said while frozen"))
@@ -107,9 +69,7 @@ async def test_server_keys_are_hidden_without_server(live):
 
 
 async def test_prompts_wait_until_server_answers(starting):
-    panel = app(now=starting[1])
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), starting[0])
+    async with panel_on_run(starting) as (panel, pilot):
         await pilot.press("b")
         assert "Send prompts" not in text(panel)
         assert panel.run_screen._sending is None
@@ -137,10 +97,7 @@ async def test_refused_prompt_shows_full_reason(live, monkeypatch):
 
 
 async def test_c_cycles_charts_on_small_screen(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    async with panel_on_run(live, size=(80, 24)) as (panel, pilot):
         seen = []
         for _ in range(5):
             seen += [chart.id for chart in panel.run_screen.query(Chart) if chart.display]
@@ -151,10 +108,8 @@ async def test_c_cycles_charts_on_small_screen(live):
 
 
 async def test_alarms_notify_and_open_in_full(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    now = live[1]
+    async with panel_on_run(live, size=(80, 24)) as (panel, pilot):
         panel.run_screen.view.take(Suspended(now - 5, (4711,)))
         panel.run_screen.view.draw()
         await wait_for(pilot, lambda: re.search("! .* suspended .* 5 s", text(panel)) is not None)
@@ -167,15 +122,13 @@ async def test_alarms_notify_and_open_in_full(live):
 
 
 async def test_the_published_cycle_is_seen_and_named(live):
-    events, now = live
+    now = live[1]
     speeds = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212) * 4
     done = [
         RequestDone(now - 50 + place, "Code", 256, 30, 0.2, 2.0, speed, "length", steps=100, accepted=400)
         for place, speed in enumerate(speeds)
     ]
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *done])
+    async with panel_on_run(live, *done) as (panel, pilot):
         await wait_for(pilot, lambda: re.search("4 of every 10 .* 62 instead of 21", text(panel)) is not None)
         await shows(pilot, "every 10: 6 fast, 4 slow", "▄▃▃▃")
         panel.run_screen.view.prepare(a_run().plan)

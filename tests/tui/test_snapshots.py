@@ -10,7 +10,7 @@ from dflash_tui.events import AnyEvent, Counters, HealthChanged, MemorySampled, 
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import Player
 from dflash_tui.planning.recipes.recipe import Recipe
-from dflash_tui.tui.app import LIGHT, DflashApp
+from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import launch
 from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import NO_GPU, app, feed, shows, wait_for
@@ -75,11 +75,6 @@ def test_ready_and_not_asked(text_compare, live):
     assert text_compare(app(now=now), terminal_size=(60, 20), run_before=fed(events))
 
 
-def test_live_60x20(text_compare, live):
-    """Tiles are left out before they are cut."""
-    assert text_compare(app(now=live[1]), terminal_size=(60, 20), run_before=fed(live[0]))
-
-
 def test_log_wrapped(text_compare, live):
     async def act(pilot: Pilot[str]) -> None:
         await feed(pilot, a_run(), live[0])
@@ -92,10 +87,6 @@ def test_log_wrapped(text_compare, live):
 
 def test_live_80x24(text_compare, live):
     assert text_compare(app(now=live[1]), terminal_size=(80, 24), run_before=fed(live[0]))
-
-
-def test_live_light(snap_compare, live):
-    assert snap_compare(app(now=live[1]), terminal_size=(120, 36), run_before=fed(live[0], LIGHT.name))
 
 
 def test_failure(snap_compare, failed):
@@ -119,19 +110,6 @@ async def caught_up(pilot: Pilot[str]) -> None:
 
 def test_replay(snap_compare):
     assert snap_compare(sample(190), terminal_size=(120, 36), run_before=caught_up)
-
-
-def test_replay_80x24(text_compare):
-    assert text_compare(sample(190), terminal_size=(80, 24), run_before=caught_up)
-
-
-def test_replay_log(snap_compare):
-    async def act(pilot: Pilot[str]) -> None:
-        await caught_up(pilot)
-        await pilot.press("l", "slash", *"kernel", "enter")
-        await caught_up(pilot)
-
-    assert snap_compare(sample(190), terminal_size=(120, 36), run_before=act)
 
 
 def test_too_small(text_compare):

@@ -115,7 +115,7 @@ async def test_unsaved_trust_answer_is_reported(recipe, launches, monkeypatch):
     def full(_untrusted):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recipe_trust, "trust_shown", full)
+    monkeypatch.setattr(recipe_trust, "trust_contents", full)
     panel = app({"fake": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         want(panel, recipe)

@@ -229,7 +229,7 @@ def test_a_killed_engine_and_a_taken_port(with_engine):
 async def _launched_beside(port: int) -> None:
     """Enter on a recipe whose port a server has asks first, and says which port the new one would get."""
     recipe = replace(recipe_loader.find_recipe("toy"), port=port)
-    recipe_trust.trust_recipe(recipe)
+    recipe_trust.trust_contents(recipe)
     panel = DflashApp(load=lambda: {"toy": recipe}, probe=lambda: NO_GPU)
     async with panel.run_test(size=(120, 36)) as pilot:
         await wait_for(pilot, lambda: "toy" in text(panel) and "1 server running" in text(panel))

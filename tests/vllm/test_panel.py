@@ -40,7 +40,7 @@ def panel_of(pilot: Pilot[str]) -> DflashApp:
 async def test_launch_traffic_leave_attach_stop(with_engine):
     """Enter launches, `b` makes the figures move, `q` leaves the server, attaching shows the same, `S` ends it."""
     recipe = replace(recipe_loader.find_recipe("toy"), port=8771, bench_scale=0.2)
-    recipe_trust.trust_recipe(recipe)
+    recipe_trust.trust_contents(recipe)
     panel = DflashApp(load=lambda: {"toy": recipe})
     async with panel.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: "toy" in text(panel))

@@ -20,7 +20,7 @@ from dflash_tui.runs import lifecycle
 from dflash_tui.runs.run import Run
 from tests import ROOT
 from tests.support import recordings
-from tests.support.recorded_load import load
+from tools.benchmarks.recorded_load import load
 from tools.benchmarks.terminal import Terminal
 
 FAKE = ROOT / "tests" / "support" / "fake_server.py"

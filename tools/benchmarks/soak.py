@@ -15,7 +15,7 @@ import psutil
 
 from dflash_tui.events import encode
 from dflash_tui.monitoring import recording
-from tests.support.recorded_load import HOUR, load
+from tools.benchmarks.recorded_load import HOUR, load
 from tools.benchmarks.terminal import Terminal
 
 MIB = 1 << 20

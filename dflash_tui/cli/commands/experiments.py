@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_tui.cli.commands.hosts import find_cluster
+from msgspec.structs import replace
+
+from dflash_tui.cli.commands.hosts import reach_peers
 from dflash_tui.cli.commands.report import write_whole_file
 from dflash_tui.cli.console import (
     ask_yes,
@@ -60,8 +62,8 @@ def ab_run(args: argparse.Namespace) -> int:
         with report_slowness("a server"):
             planned = build_experiment(request)
         return _begin(args, *planned)
-    cluster = find_cluster(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
-    return _begin(args, *build_experiment(request, cluster=cluster))
+    launch = reach_peers(request.launch, args, is_whole=not variation.is_of_hosts(request.vary))
+    return _begin(args, *build_experiment(replace(request, launch=launch)))
 
 
 def _begin(args: argparse.Namespace, design: Design, resolved_recipes: list[ResolvedRecipe]) -> int:
@@ -253,10 +255,10 @@ def build_requested_tune(args: argparse.Namespace) -> tuple[Design, list[Resolve
     if not args.map and (args.kinds or args.boots):
         raise UsageError("--kinds and --boots are for tune --map", hint="a tune plans its boots by --budget")
     request = read_experiment_request(args)
-    cluster = find_cluster(request.launch, args)
+    request = replace(request, launch=reach_peers(request.launch, args))
     if args.map:
-        return tuner.build_map(request, axes=args.axes, kinds=args.kinds, cluster=cluster)
-    return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name, cluster=cluster)
+        return tuner.build_map(request, axes=args.axes, kinds=args.kinds)
+    return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name)
 
 
 def tune_keep(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from dflash_tui.peers import agent as agents
 from dflash_tui.peers import cluster_launch, far_program
 from dflash_tui.peers.connection import greet_host
 from dflash_tui.peers.transport import NeedsProgram
-from dflash_tui.planning.cluster import LOCAL, Cluster
+from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.request import LaunchRequest
 
 T = TypeVar("T")
@@ -27,13 +27,14 @@ def plan_over_peers(request: LaunchRequest, args: argparse.Namespace, *, with_co
     return install_and_ask(lambda: cluster_launch.plan_request(request, with_commands=with_commands), args)
 
 
-def find_cluster(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> Cluster | None:
-    """Return the hosts of a request, with this program installed on each; None without peers."""
+def reach_peers(request: LaunchRequest, args: argparse.Namespace, *, is_whole: bool = True) -> LaunchRequest:
+    """Return the request on its hosts and their link, after installing this program on hosts that lack it."""
     if not request.peers:
-        return None
+        return request
     if is_whole:
         planner.plan_launch_here(request)
-    return install_and_ask(lambda: cluster_launch.find_cluster(request), args)
+    hosts = install_and_ask(lambda: cluster_launch.reach_hosts(request.peers), args)
+    return hosts.place_request(request)
 
 
 def install_and_ask(ask: Callable[[], Coroutine[None, None, T]], args: argparse.Namespace) -> T:
@@ -63,7 +64,7 @@ def run_there(args: argparse.Namespace) -> int:
     """Run the words after `--host HOST` on that host, after installing this program if the host lacks it."""
     if args.host == LOCAL:
         raise UsageError(f"--host {args.host} is this machine", hint="leave --host out")
-    _, greeting = install_and_ask(lambda: greet_host(args.host), args)
+    _, greeting = install_and_ask(lambda: greet_host(args.host, any_release=True), args)
     if greeting.version != __version__:
         print_status(f"! {args.host} runs dflash-tui {greeting.version}, here is {__version__}: its own --help applies")
     return far_program.run_program(args.host, args.far_words, lambda text: print_piece(text, data=False))

@@ -194,7 +194,7 @@ def recipes_new(args: argparse.Namespace) -> int:
         content = yaml_loader.read_yaml_text(source)
     target = recipe_files.add_own_recipe(args.name, content, recipe_text.schema_text())
     if is_own:
-        recipe_trust.trust_recipe(recipe_loader.load_recipe(target))
+        recipe_trust.trust_contents(recipe_loader.load_recipe(target))
     print_written_file(target)
     print_status(f"edit it, then: dflash-tui recipes check {args.name}; dflash-tui plan {args.name}")
     return 0

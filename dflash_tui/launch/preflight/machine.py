@@ -37,9 +37,9 @@ _MIN_SHARED_MEMORY = 32 << 20
 
 def check_machine(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of this machine for a plan; `thorough` ones read from the disk for a second or two."""
-    checks = [*_check_gpus(situation), *check_memory(situation)]
     return [
-        *checks,
+        *_check_gpus(situation),
+        *check_memory(situation),
         *_check_shared_memory(),
         *check_logout(),
         *_check_compilers(situation),

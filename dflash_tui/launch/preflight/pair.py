@@ -15,7 +15,7 @@ from dflash_tui.planning import cuda_graphs, kv_cache, methods, patch_file, serv
 from dflash_tui.planning.derivation.pair import find_missing_tokens
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode, Recipe, Status
+from dflash_tui.planning.recipes.recipe import Mode, Status, iterate_layers
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_profiles
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.planning.serve_flags import normalize_flag_names, read_whole_number
@@ -72,12 +72,8 @@ def _patches_suffice(resolved: ResolvedRecipe, plan: Plan) -> bool:
     """
     by_hand = {key.removeprefix("patches.") for key in resolved.changed}
     own = [name for name in plan.patches if name not in by_hand and not patch_file.load_patch(name).hardware]
-    return bool(own) and not set(plan.disabled_patches) & set(_list_recipe_patches(resolved.recipe))
-
-
-def _list_recipe_patches(recipe: Recipe) -> Iterator[str]:
-    for part in (recipe, *recipe.hardware.values(), *recipe.profiles.values(), *recipe.variants.values()):
-        yield from part.patches
+    disabled = {*plan.disabled_patches}
+    return bool(own) and all(disabled.isdisjoint(layer.patches) for _, layer in iterate_layers(resolved.recipe))
 
 
 def _check_draft_length(resolved: ResolvedRecipe, plan: Plan) -> Iterator[Check]:

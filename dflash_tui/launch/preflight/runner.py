@@ -37,7 +37,7 @@ from dflash_tui.machine.gpus import Gpu, GpuProbe
 from dflash_tui.planning import serve_flags
 from dflash_tui.planning.cluster import count_gpus_per_host, require_named
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe import EngineSpec, Status
+from dflash_tui.planning.recipes.recipe import Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import Hint, LaunchChanges, hint_setting
 from dflash_tui.runs import lifecycle
@@ -48,22 +48,20 @@ _SPARE_BYTES = 1_000_000_000
 
 def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]:
     """Return the checks of a plan; `thorough` ones may ask the engine about its flags, which takes 20 s."""
-    checks = [
+    return [
         *_check_standing(situation),
         *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
         *pair.check_requirements(situation),
-    ]
-    checks += [*_check_patches(situation), *_check_models(situation)]
-    checks += [
+        *_check_patches(situation),
+        *_check_models(situation),
         *_check_disk_space(situation),
         *_check_folders(situation),
         *_check_port(situation),
         *_check_api_key(situation),
         *_check_hosts(situation),
     ]
-    return checks
 
 
 def _check_hosts(situation: Situation) -> Iterator[Check]:
@@ -90,8 +88,13 @@ def _check_engine(situation: Situation) -> Iterator[Check]:
         )
         yield fail_check("engine", finding, "omit --engine, or choose another: dflash-tui engine list")
         return
+    if engine and engine.adopted:
+        yield from _check_adopted_engine(engine)
+        return
     if engine:
-        yield from _check_adopted_engine(engine) if engine.adopted else _check_own_engine(engine, spec)
+        yield pass_check("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
+        if engine.vllm != spec.vllm:
+            yield warn_check("engine", f"the engine has vLLM {engine.vllm}, the recipe is for {spec.vllm}")
         return
     folder = Path(situation.plan.unpatched_folder)
     if not folder.is_relative_to(paths.engines_folder()):
@@ -123,12 +126,6 @@ def _check_flags(situation: Situation, *, thorough: bool) -> Iterator[Check]:
         yield fail_check("flags", "; ".join(wrong), inventory.FIX)
     else:
         yield pass_check("flags", f"vLLM {engine.vllm} {'takes' if thorough else 'knows'} all flags of the plan")
-
-
-def _check_own_engine(engine: Engine, spec: EngineSpec) -> Iterator[Check]:
-    yield pass_check("engine", f"{engine.distribution} {engine.vllm}, in {engine.folder}")
-    if engine.vllm != spec.vllm:
-        yield warn_check("engine", f"the engine has vLLM {engine.vllm}, the recipe is for {spec.vllm}")
 
 
 def _check_adopted_engine(engine: Engine) -> Iterator[Check]:

@@ -239,7 +239,10 @@ class _Derivation:
 
     def derive(self, asked_tokens: int | None) -> DerivedPair:
         target, drafter, method = self.target, self.drafter, self.method
-        _refuse_wrong_pair(target, drafter, method)
+        if misfit := next(_find_misfits(target, drafter, method), ""):
+            name = f"{target.name} with {drafter.name}" if drafter else target.name
+            hint = "choose a drafter that was made for this target, or another --method"
+            raise UsageError(f"{name}: {misfit}", hint=hint)
         tokens = self.find_tokens(asked_tokens)
         oldest = self.find_release()
         newest = self.find_last_release(oldest)
@@ -248,9 +251,8 @@ class _Derivation:
         hardware = self.find_hardware_layers()
         block = (drafter.block_size if drafter else target.dspark_block) if method in _IN_BLOCKS else None
         if asked_tokens and block and asked_tokens != tokens:
-            self.warnings.append(
-                f"{asked_tokens} drafts per step do not fit the drafter's block of {block}: it was trained for {tokens}"
-            )
+            misfit = f"{asked_tokens} drafts per step do not fit the drafter's block of {block}"
+            self.warnings.append(f"{misfit}: it was trained for {tokens}")
         if drafter and _names_other_target(target, drafter):
             self.warnings.append(f"the drafter was made for {drafter.verifier}; for others fewer drafts are accepted")
         if self.architecture is None:
@@ -420,14 +422,6 @@ def _classify_drafter(drafter: Checkpoint) -> tuple[Method, str] | None:
     return None
 
 
-def _refuse_wrong_pair(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> None:
-    for reason in _find_misfits(target, drafter, method):
-        name = f"{target.name} with {drafter.name}" if drafter else target.name
-        raise UsageError(
-            f"{name}: {reason}", hint="choose a drafter that was made for this target, or another --method"
-        )
-
-
 def _find_misfits(target: Checkpoint, drafter: Checkpoint | None, method: Method) -> Iterator[str]:
     use, architecture = FACTS[method].drafter, load_architectures().targets.get(target.architecture)
     if use is DrafterUse.REQUIRED and drafter is None:
@@ -458,20 +452,16 @@ def _find_drafter_misfits(target: Checkpoint, drafter: Checkpoint, method: Metho
         yield f"the drafter was made for a {drafter.verifier_architecture}, and the target is a {target.architecture}"
     if _names_other_target(target, drafter) and not target.name.startswith(_FOLDERS):
         yield f"the drafter was made for {drafter.verifier}; for a model made from that one, give its folder's path"
-    yield from _find_missing_keys(drafter, method)
+    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
+        yield "the drafter's config.json names no block_size"
+    if method is Method.DFLASH and drafter.mask_token is None:
+        yield "the drafter's config.json names no mask_token_id, without which vLLM does not start it"
     yield from _find_misshapes(target, drafter, method)
 
 
 def _is_unknown_head(drafter: Checkpoint) -> bool:
     """Whether the drafter's architecture is named like a draft head and vLLM does not know it."""
     return bool(_HEAD_NAME.search(drafter.architecture)) and drafter.architecture not in load_architectures().targets
-
-
-def _find_missing_keys(drafter: Checkpoint, method: Method) -> Iterator[str]:
-    if method is Method.DFLASH and drafter.block_size is None and drafter.speculative_tokens is None:
-        yield "the drafter's config.json names no block_size"
-    if method is Method.DFLASH and drafter.mask_token is None:
-        yield "the drafter's config.json names no mask_token_id, without which vLLM does not start it"
 
 
 def _is_of_other_family(target: Checkpoint, drafter: Checkpoint) -> bool:
@@ -545,7 +535,7 @@ def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
     head = "# Derived by dflash-tui from two config.json. recipes/README.md explains the keys.\n"
     mapping = _build_mapping(pair)
     if cpu:  # its batches are small, and its first run of one is slow
-        flags = {name: value for name, value in mapping["flags"].items() if name not in _BATCH_FLAGS}
+        flags = {name: value for name, value in pair.flags.items() if name not in _BATCH_FLAGS}
         parts: dict[str, Any] = msgspec.to_builtins(cpu)
         mapping |= {name: parts[name] for name in ("engine", "env", "patches") if parts.get(name)}
         mapping |= {"mode": "eager", "flags": flags}
@@ -554,35 +544,37 @@ def write_recipe_text(pair: DerivedPair, cpu: Recipe | None = None) -> str:
 
 
 def _build_mapping(pair: DerivedPair) -> dict[str, Any]:
-    target, newest = pair.target, [*load_releases()][-1]
-    what = _last_part(pair.drafter.name) if pair.drafter else str(pair.method)
+    target, drafter, is_dflash = pair.target, pair.drafter, pair.method is Method.DFLASH
+    name, newest = _last_part(target.name), [*load_releases()][-1]
+    served = {"served_name": name.lower(), **_describe(target), "quantization": target.quantization}
+    drafts = {"max_tokens": pair.tokens if is_dflash else None}
     recipe: dict[str, Any] = {
-        "title": f"{_last_part(target.name)} with {what}",
+        "title": f"{name} with {_last_part(drafter.name) if drafter else pair.method}",
         "status": "experimental",
         "why": _WHY,
-        "target": {"model": target.name, "served_name": _last_part(target.name).lower(), **_describe(target)},
+        "target": _drop_empty({"model": target.name} | served),
+        "drafter": drafter and _drop_empty({"model": drafter.name} | _describe(drafter) | drafts),
+        "method": None if is_dflash else pair.method.value,
+        "num_speculative_tokens": pair.tokens,
+        "speculation": pair.speculation,
+        "oldest_vllm": pair.oldest_vllm and str(pair.oldest_vllm),
+        "mode": "compile",
+        "flags": pair.flags,
+        "engine": {"vllm": str(pair.newest_vllm or newest)},
+        "warnings": [*pair.warnings],
+        "hardware": pair.hardware,
     }
-    if target.quantization:
-        recipe["target"]["quantization"] = target.quantization
-    if pair.drafter:
-        recipe["drafter"] = {"model": pair.drafter.name, **_describe(pair.drafter)}
-        if pair.method is Method.DFLASH:
-            recipe["drafter"]["max_tokens"] = pair.tokens
-    recipe |= {"method": pair.method.value} if pair.method is not Method.DFLASH else {}
-    recipe["num_speculative_tokens"] = pair.tokens
-    recipe |= {"speculation": pair.speculation} if pair.speculation else {}
-    recipe |= {"oldest_vllm": str(pair.oldest_vllm)} if pair.oldest_vllm else {}
-    recipe |= {"mode": "compile", "flags": pair.flags, "engine": {"vllm": str(pair.newest_vllm or newest)}}
-    recipe |= {"warnings": [*pair.warnings]} if pair.warnings else {}
-    recipe |= {"hardware": pair.hardware} if pair.hardware else {}
-    return recipe
+    return _drop_empty(recipe)
 
 
 def _describe(model: Checkpoint) -> dict[str, Any]:
-    size = round(model.size_gb, 3) if model.size_gb else 0.0
-    fields: dict[str, Any] = {"size_gb": size or None, "gated": model.gated}
+    size = round(model.size_gb, 3) if model.size_gb else None
     shape = {name: value for name, value in msgspec.to_builtins(model.shape).items() if value} if model.shape else {}
-    return {name: value for name, value in (fields | {"config": shape}).items() if value not in (None, {})}
+    return {"size_gb": size or None, "gated": model.gated, "config": shape}
+
+
+def _drop_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
 
 
 def _last_part(name: str) -> str:

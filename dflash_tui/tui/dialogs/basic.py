@@ -157,7 +157,7 @@ class ErrorDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
-            yield Static(render_error(self.error.what, self.error.evidence, self.error.hint))
+            yield Static(render_error(self.error))
 
 
 class KeyGroup(NamedTuple):
@@ -381,7 +381,7 @@ class ChoiceDialog(ListDialog[Result]):
         try:
             self.dismiss(self.read(self.field.value))
         except UsageError as error:
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
 
 
 NONE = "no alarms"
@@ -460,7 +460,7 @@ async def confirm_design(app: App[Any], design: Design) -> bool:
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
     """Return whether plans of a recipe are trusted, asking the user if needed."""
     try:
-        untrusted = recipe_trust.find_untrusted(recipe, plans)
+        untrusted = recipe_trust.find_untrusted(recipe_trust.list_launched(recipe, plans))
     except DflashError as error:  # a patch of the plan was removed or is invalid
         app.push_screen(ErrorDialog(error))
         return False
@@ -469,7 +469,7 @@ async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) ->
 
 async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:
     """Return whether an engine may be built with these patches, asking the user if needed."""
-    untrusted = recipe_trust.find_untrusted_patches(patches)
+    untrusted = recipe_trust.find_untrusted(patches)
     return await _confirm(app, f"Change vLLM by {', '.join(patch.name for patch in untrusted.contents)}?", untrusted)
 
 
@@ -479,7 +479,7 @@ async def _confirm(app: App[Any], question: str, untrusted: Untrusted) -> bool:
     if not await app.push_screen_wait(TrustDialog(question, untrusted.ingredients)):
         return False
     try:
-        recipe_trust.trust_shown(untrusted)
+        recipe_trust.trust_contents(*untrusted.contents)
     except OSError as error:
         app.push_screen(ErrorDialog(DflashError(f"the answer cannot be kept: {error}")))
         return False

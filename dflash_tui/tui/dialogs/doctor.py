@@ -298,10 +298,10 @@ def plan_relaunch(run: Run, changes: LaunchChanges) -> PlannedLaunch:
     Raises:
         UsageError: the recipe was removed, or no longer takes a change.
     """
-    request = run.plan.relaunch_request.with_changes(changes)
     # The old link; the launch looks it up again.
     cluster = run.plan.cluster and replace(run.plan.cluster, is_named=False)
-    planned = planner.plan_launch_here(request, cluster=cluster)
+    request = replace(run.plan.relaunch_request.with_changes(changes), cluster=cluster)
+    planned = planner.plan_launch_here(request)
     if not request.port and (port := lifecycle.find_free_port(planned.plan.port)) != planned.plan.port:
-        planned = planner.plan_launch_here(request, port=port, cluster=cluster)
+        planned = planner.plan_launch_here(request, port=port)
     return planned

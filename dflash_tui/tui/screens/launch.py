@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not
 _PROBE_PATIENCE = 0.1  # seconds that the first frame waits for the GPUs
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for foreign servers
 _HOSTS_SETTLED = 0.4  # seconds that a plan must be shown before its hosts are surveyed
+_NOT_LOADED = "this recipe does not load: "
 _OF_RECIPE = frozenset({"check", "options", "patches", "hosts", "copy", "ab", "tune", "details", "keep"})
 """The actions that need a highlighted recipe."""
 
@@ -102,19 +103,19 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            peers = await cluster_launch.greet_peers(request.peers)
-            planned: PlannedLaunch = await cluster_launch.plan_over_hosts(request, peers)
+            hosts = await cluster_launch.reach_hosts(request.peers)
+            planned = await hosts.plan(request)
             if planned.plan.cluster:
                 choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
             draw()
-            surveyed = await cluster_launch.survey_ranks(planned, peers)
+            checks, surveyed = await hosts.survey(planned)
         except NeedsProgram as error:
             self._error = self._explain_missing(error)
         except DflashError as error:
             self._error = error
         else:
-            choice.surveyed = {**choice.surveyed, planned.plan.argv: surveyed.planned}
-            self._wrong = [format_check(check) for check in surveyed.checks if check.level.value != "ok"]
+            choice.surveyed = {**choice.surveyed, planned.plan.argv: surveyed}
+            self._wrong = [format_check(check) for check in checks if check.level.value != "ok"]
         draw()
 
     def _explain_missing(self, error: NeedsProgram) -> DflashError:
@@ -373,9 +374,9 @@ class LaunchScreen(SizedScreen[None]):
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)
             else:
-                content = _render_broken(entry) if entry else self._render_nothing(width)
+                content = render_error(entry, _NOT_LOADED) if entry else self._render_nothing(width)
         except DflashError as error:
-            content = _render_broken(error)
+            content = render_error(error, _NOT_LOADED)
         if content != text.content:
             text.update(content)
 
@@ -660,7 +661,3 @@ class LaunchScreen(SizedScreen[None]):
         self.hosts.installed.add(host)
         self.hosts.forget()
         self.draw()
-
-
-def _render_broken(error: DflashError) -> Content:
-    return render_error(f"this recipe does not load: {error.what}", error.evidence, error.hint)

@@ -59,15 +59,6 @@ async def test_closed_terminal_ends_only_panel(launch, terminal, program):
     await goes_on(run)
 
 
-async def test_a_killed_panel_takes_nothing_with_it(launch, terminal):
-    """Kill -9 of the panel that records: another observer takes its place when its lease has run out."""
-    run = launch()
-    panel = terminal("attach", run.id)
-    await until(lambda: run.samples.exists() and len(recorded(run, Sampled)) > 0)
-    os.kill(panel.pid, signal.SIGKILL)
-    await goes_on(run)
-
-
 async def goes_on(run: Run) -> None:
     """The server lives, and who comes next knows all of it and records."""
     assert server_process.is_alive(run)
@@ -91,21 +82,6 @@ async def test_ending_headless_watcher_leaves_server_running(launch):
             _, told = watcher.communicate(timeout=240)
         assert (watcher.returncode, told) == (-number, "")
     await goes_on(run)
-
-
-def test_ctrl_c_of_headless_watcher_leaves_server(launch):
-    """It says how to come back, and ends with the exit code of an interrupt."""
-    run = launch()
-    command = [sys.executable, "-m", "dflash_tui", "attach", run.id, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
-        assert watcher.stdout is not None
-        while json.loads(watcher.stdout.readline()).get("health") != "warm":
-            pass
-        watcher.send_signal(signal.SIGINT)
-        _, told = watcher.communicate(timeout=240)
-    assert (watcher.returncode, "Traceback" in told) == (130, False)
-    assert f"dflash-tui attach {run.id}" in told
-    assert server_process.is_alive(run)
 
 
 def test_panel_with_vanished_terminal_ends():

@@ -81,24 +81,6 @@ def test_missing_suite_file_is_reported(tmp_path):
         suites.load_suite(str(tmp_path / "none.yaml"))
 
 
-def test_mt_bench_is_read_from_user_folder():
-    """Nothing is downloaded: without the file, a word says where it goes."""
-    with pytest.raises(UsageError, match="mt-bench") as caught:
-        suites.load_suite("mt-bench")
-    path = paths.user_suites_folder() / "mt-bench.jsonl"
-    assert caught.value.evidence == str(path)
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        '{"question_id": 81, "category": "writing", "turns": ["First.", "Then."]}\n\n'
-        '{"question_id": 82, "category": "math", "turns": ["Second."], "reference": ["2"]}\n'
-    )
-    found = suites.load_suite("mt-bench")
-    assert [(p.kind, p.text, p.max_tokens) for p in found.prompts] == [
-        ("writing 81", "First.", 2048), ("math 82", "Second.", 2048)
-    ]  # fmt: skip
-    assert suites.load_suite(str(path)).digest == found.digest
-
-
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dflash_tui.common.formatting import UNKNOWN, fit_table, fold_line, format_age, format_duration, shorten_names
+from dflash_tui.common.formatting import UNKNOWN, fold_line, format_age, format_duration, shorten_names
 
 FAMILY = [f"company-internal-llama-3.3-70b-{letter}-dflash-fp8-tensor-parallel-4" for letter in "abc"]
 
@@ -42,34 +42,6 @@ def test_names_differing_twice_stay_distinct_when_cut(width):
     shown = shorten_names(names, width)
     assert len(set(shown.values())) == len(names)
     assert all(len(text) <= width for text in shown.values())
-
-
-HEADER = ("NAME", "N", "FOR", "TITLE")
-ROW = ("a", "7", "h100, h200, gb10, rtx-5090", "what it is called")
-
-
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [
-        (0, ["NAME  N  FOR                         TITLE", "a     7  h100, h200, gb10, rtx-5090  what it is called"]),
-        (80, ["NAME  N  FOR                         TITLE", "a     7  h100, h200, gb10, rtx-5090  what it is called"]),
-        (40, ["NAME  N  FOR", "a     7  h100, h200, gb10, rtx-5090"]),
-        (30, ["NAME  N  FOR", "a     7  h100, h200, gb10,", "         rtx-5090"]),
-        (20, ["NAME  N", "    FOR", "a     7", "    h100, h200,", "    gb10, rtx-5090"]),
-    ],
-)
-def test_a_table_fits_the_terminal(width, shown):
-    """A column falls away, then the last one is folded beside its row or below it; a file gets all of it."""
-    assert fit_table(HEADER, [ROW], right=(1,), width=width, drop=("TITLE",)).splitlines() == shown
-
-
-@pytest.mark.parametrize("width", [12, 30, 48, 87])
-def test_no_cell_of_a_table_is_cut(width):
-    """What has no column left stands below its row; a word wider than the terminal stays whole."""
-    rows = [ROW, ("name", "12", "", ""), ("b", "1", "/a/path/that/is/wider/than/many/a/terminal/of/a/phone", "it")]
-    shown = fit_table(HEADER, rows, right=(1,), width=width)
-    assert sorted(shown.split()) == sorted(" ".join(" ".join(row) for row in (HEADER, *rows)).split())
-    assert all(len(line) <= width or len(line.split()) == 1 for line in shown.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,15 @@ import pytest
 from dflash_tui.diagnosis import postmortem
 from dflash_tui.diagnosis.cause import Diagnosis, diagnose_run
 from dflash_tui.diagnosis.postmortem import GONE, SILENT, RankLog, explain_by_ranks
-from dflash_tui.events import Exited, Launched, Phase, PhaseStarted
-from dflash_tui.run_state.state import RunState
+from dflash_tui.events import Exited, Phase, PhaseStarted
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests import DATA
+from tests.support.states import LAUNCHED, fold, read_log
 
 
 def near_of(log: bytes, code: int = 1) -> Diagnosis:
-    state, at = RunState(), 0.0
-    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager"))
-    for event in LogReader(0.0, 0.0).feed(log + b"\n"):
-        state.apply(event)
-        at = event.at
-    state.apply(Exited(at, code))
-    diagnosis = diagnose_run(state)
+    events = read_log(log + b"\n")
+    diagnosis = diagnose_run(fold(LAUNCHED, *events, Exited(events[-1].at, code)))
     assert diagnosis is not None
     return diagnosis
 

@@ -1,6 +1,7 @@
 """One host against all: what each arm asks for, and what is refused."""
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.cli.commands.experiments import read_experiment_request
 from dflash_tui.cli.parser import build_parser
@@ -14,7 +15,8 @@ PAIR = Cluster((ClusterHost("", "10.0.0.1", "eth0"), ClusterHost("b", "10.0.0.2"
 
 def design(*words: str) -> Design:
     args = build_parser().parse_args(["ab", "demo-cpu", *words])
-    return build_experiment(read_experiment_request(args), cluster=PAIR)[0]
+    request = read_experiment_request(args)
+    return build_experiment(replace(request, launch=replace(request.launch, cluster=PAIR)))[0]
 
 
 @pytest.mark.parametrize(

@@ -25,36 +25,6 @@ def against(vary: str, **changes: object) -> Design:
     return design(vary, {"a": plan(), "b": plan(**changes)}, (0, 1, 1, 0))
 
 
-def test_faster_arm_is_judged_in_steps():
-    """Eager against compile is judged on steps/s: 20 % with boots 1 % apart is shown."""
-    found = only(modes(), boots(modes(), [10.0, 12.0, 12.1, 10.1]))
-    assert (found.word, found.measure, found.suggestive, found.cause) == (Verdict.FASTER, "steps/s", False, "steps/s")
-    assert found.ratio is not None
-    assert found.ratio.low < 1.2 < found.ratio.high
-    assert found.boots == (2, 2)
-
-
-def test_a_slower_arm_is_called_slower():
-    """The word is about the second arm."""
-    assert only(modes(), boots(modes(), [12.0, 10.0, 10.1, 12.1])).word is Verdict.SLOWER
-
-
-def test_identical_arms_show_no_difference():
-    """Boots that differ as boots do give no verdict, and what would have been found is told."""
-    found = only(modes(), boots(modes(), [10.0, 10.2, 10.1, 10.3]))
-    assert (found.word, found.cause) == (Verdict.NO_DIFFERENCE, "")
-    assert found.detectable is not None
-    assert 0.02 < found.detectable < 0.2
-
-
-def test_one_boot_each_is_suggestive():
-    """A difference of 50 % is called one, and marked."""
-    of = modes((0, 1))
-    found = only(of, boots(of, [10.0, 15.0]))
-    assert (found.word, found.suggestive) == (Verdict.FASTER, True)
-    assert only(of, boots(of, [10.0, 10.9])).word is Verdict.NO_DIFFERENCE
-
-
 @pytest.mark.parametrize(
     ("of", "measure"),
     [
@@ -82,15 +52,6 @@ def test_a_plain_server_is_judged_on_tokens():
     of = design("mode", {"eager": bare, "compile": msgspec.structs.replace(bare, mode=Mode.COMPILE)}, (0, 1, 1, 0))
     found = only(of, boots(of, [10.0, 12.0, 12.1, 10.1], [1.0] * 4))
     assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Verdict.FASTER)
-
-
-def test_differing_acceptance_length_is_named_as_cause():
-    """A patch that lets more drafts be accepted at the same steps/s: faster in tok/s, because of AL."""
-    of = against("patch.kernel", patches=("kernel",))
-    found = only(of, boots(of, [10.0, 10.1, 10.0, 10.1], [1.5, 3.0, 3.0, 1.5]))
-    assert (found.word, found.measure, found.cause) == (Verdict.FASTER, "tok/s", "AL")
-    assert found.al is not None
-    assert found.al.ratio == pytest.approx(2)
 
 
 def test_cause_names_only_factors_that_help():
@@ -178,31 +139,6 @@ def test_break_even_includes_spread_of_starts():
     assert alike.high / alike.tokens > 1.5
     assert apart.start_cv == pytest.approx(0.418, abs=0.001)
     assert apart.low == 0.0
-
-
-def test_agreeing_starts_keep_break_even_interval_narrow():
-    """Eight starts each within a percent: it is within a few percent of the tokens."""
-    of = modes((0, 1, 1, 0) * 4)
-    measured = [
-        msgspec.structs.replace(each, ready=(160.0 if each.arm else 60.0) * (1 + 0.01 * (-1) ** (n // 2)))
-        for n, each in enumerate(boots(of, [10.0 if arm == 0 else 20.0 for arm in of.order]))
-    ]
-    (even,) = only(of, measured).break_even
-    assert even.tokens is not None
-    assert even.low == pytest.approx(even.tokens, rel=0.05)
-    assert even.high == pytest.approx(even.tokens, rel=0.05)
-    assert even.start_df == 14
-
-
-def test_arm_not_faster_never_pays_back():
-    """Slower within the whole interval: no bound; not shown to be faster: not before so many tokens."""
-    of = modes()
-    ready: dict[str, tuple[float, float]] = {"cold": (60, 160), "cached": (60, 62)}
-    (slower,) = only(of, starting(of, [20.0, 10.0, 10.1, 20.1], ready)).break_even
-    assert (slower.by, slower.tokens, slower.requests, slower.low, slower.high) == (1, None, None, None, None)
-    (alike,) = only(of, starting(of, [10.0, 10.2, 10.1, 10.3], ready)).break_even
-    assert (alike.tokens, alike.high) == (None, None)
-    assert alike.low is not None
 
 
 def test_arm_without_cache_starts_alike_each_time():

@@ -19,8 +19,7 @@ from dflash_tui.launch.preflight import machine, runner
 from dflash_tui.launch.preflight.check import Check, CheckLevel, Situation
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode, Status, Trust
 from dflash_tui.runs import lifecycle, registry
 from tests import ROOT
@@ -188,21 +187,6 @@ def test_failed_check_blocks_launch(made, capsys):
     [run] = registry.list_runs()
     assert json.loads((run.folder / "run.json").read_text())["forced"] == reason
     assert "✗ C compiler" in capsys.readouterr().err
-
-
-def test_release_without_matching_patch_fails_check():
-    """0.23 runs one pair right with a patch, and the other one wrong whatever is patched."""
-    for recipe, level in (("gemma-4-31b", None), ("gemma-4-26b-a4b", CheckLevel.FAIL)):
-        right = situation(recipe, DESKTOP, profile="seed")
-        found = [check for check in runner.check_launch(right) if check.name in {"patch", "vLLM"}]
-        assert [check.name for check in found] == ["patch"] * len(right.plan.patches)
-        assert {check.level for check in found} == {CheckLevel.OK}
-        made = resolution.resolve_recipe(
-            recipe_loader.find_recipe(recipe), right.plan.hardware, engine=recipe_loader.engine_for_release("0.23.0")
-        )
-        other = replace(right, resolved=made, plan=build_plan(made))
-        found = [check for check in runner.check_launch(other) if check.name == "vLLM"]
-        assert [check.level for check in found] == ([level] if level else [])
 
 
 def test_more_drafts_than_a_block_holds():

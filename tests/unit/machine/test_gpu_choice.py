@@ -26,23 +26,6 @@ MIXED = (
 
 
 @pytest.mark.parametrize(
-    ("wanted", "count", "chosen"),
-    [
-        (None, 1, [0]),
-        (None, 3, [1, 2, 3]),
-        ("h200", 1, [2]),
-        ("rtx-5090", 1, [0]),
-        ("3, 1", 2, [1, 3]),
-        ("GPU-2", 1, [2]),
-        ("GPU-20-x,GPU-1", 2, [1, 2]),
-    ],
-)
-def test_choosing(wanted, count, chosen):
-    """By index, UUID or class; else the freest of the first class that has enough."""
-    assert [found.index for found in choose_gpus(MIXED, wanted, count)] == chosen
-
-
-@pytest.mark.parametrize(
     ("wanted", "count", "words"),
     [
         (None, 4, "needed: 4, found of one class: 3"),

@@ -11,30 +11,18 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.events import (
-    AnyEvent,
-    Exited,
-    Phase,
-    PhaseStarted,
-    encode,
-)
+from dflash_tui.events import AnyEvent, Exited, PhaseStarted, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART, Player
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
 from tests.support.recordings import packed
-
-
-def folded(events) -> RunState:
-    state = RunState()
-    for event in events:
-        state.apply(event)
-    return state
+from tests.support.states import fold
 
 
 def test_sample_replays_h200_run():
-    state = folded(recording.find_recording("sample").events())
+    state = fold(*recording.find_recording("sample").events())
     assert state.launched
     assert state.launched.synthetic == ""
     assert state.up_at is not None
@@ -43,7 +31,7 @@ def test_sample_replays_h200_run():
     kinds = Counter(request.kind for request in state.requests if request.kind in {"JSON", "Q&A"})
     assert kinds == {"JSON": 24, "Q&A": 24}
     at = state.launched.at + 190
-    busy = folded(event for event in recording.find_recording("sample").events() if event.at <= at).window(60.0, at)
+    busy = fold(*(event for event in recording.find_recording("sample").events() if event.at <= at)).window(60.0, at)
     assert busy
     assert busy.tok_s == pytest.approx(722, rel=0.01)
     assert busy.acceptance_length == pytest.approx(3.41, abs=0.05)
@@ -179,7 +167,7 @@ def test_impossible_event_is_left_out(tmp_path, parts, event):
     found = recording.find_recording(str(packed(tmp_path / "a.zip", with_events(parts, WARM, event, COUNTERS))))
     known = [one for one in found.events() if one.__struct_config__.tag == event["event"]]
     assert len(known) == (event["event"] == "counters")
-    assert folded(found.events()).readings[-1].counters.generated == 5
+    assert fold(*found.events()).readings[-1].counters.generated == 5
 
 
 def test_local_run_is_found_by_its_name(parts):
@@ -238,17 +226,6 @@ def test_player_gives_only_events_that_are_due(clock):
     assert not list(player.due_events(9))
 
 
-def test_paused_player_does_not_advance(clock):
-    player = Player(recording.find_recording("sample"), clock=clock)
-    clock.at = 10
-    player.pause(True)
-    clock.at = 50
-    assert player.position == 10
-    player.pause(False)
-    clock.at = 55
-    assert player.position == 15
-
-
 def test_speed_change_applies_from_now(clock):
     player = Player(recording.find_recording("sample"), speed=4.0, clock=clock)
     clock.at = 10
@@ -272,26 +249,17 @@ def told(state: RunState) -> tuple[object, ...]:
 
 def test_only_seeking_backwards_restarts_playback(clock):
     player = Player(recording.find_recording("sample"), clock=clock)
-    whole = folded(player.recording.events())
+    whole = fold(*player.recording.events())
     assert not player.seek(98)
-    first = folded(player.due_events(9))
+    first = fold(*player.due_events(9))
     assert first.status == "healthy"
     assert player.seek(50)
-    again = folded(player.due_events(9))
+    again = fold(*player.due_events(9))
     assert (again.ready_at, again.status) == (None, "starting")
     player.seek(1e9)
-    for event in player.due_events(9):
-        again.apply(event)
+    again.apply_all([*player.due_events(9)])
     assert told(again) == told(whole)
     assert player.finished
-
-
-def test_finished_playback_starts_over(clock):
-    player = Player(recording.find_recording("sample"), at=1e9, clock=clock)
-    list(player.due_events(9))
-    player.pause(False)
-    assert player.position == 0
-    assert any(isinstance(event, PhaseStarted) and event.phase is Phase.IMPORT for event in player.due_events(9))
 
 
 def test_reading_stops_when_its_time_is_up(clock):

@@ -12,7 +12,7 @@ from dflash_tui.engines import model_hub
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.machine import network, processes
 from dflash_tui.machine.network import Interface, Network
-from dflash_tui.peers import cluster_launch
+from dflash_tui.peers import cluster_launch, connection
 from dflash_tui.peers.connection import Greeting, HostSide, Peer
 from dflash_tui.planning.memory import MemoryEstimate
 from dflash_tui.presentation.plan_text import describe_plan
@@ -53,12 +53,12 @@ def test_hosts_that_cannot_be_joined(greetings, hosts, words):
 
 
 def test_peer_of_other_release_is_refused(monkeypatch):
-    async def greet(host: str) -> Peer:
-        return Peer(host, greeting(THERE, version="9"))
+    async def ask(*_: object, **__: object) -> Greeting:
+        return greeting(THERE, version="9")
 
-    monkeypatch.setattr(cluster_launch, "greet_host", greet)
+    monkeypatch.setattr(connection, "ask", ask)
     with pytest.raises(UsageError, match="another version"):
-        asyncio.run(cluster_launch.greet_peers(["b"]))
+        asyncio.run(cluster_launch.reach_hosts(["b"]))
 
 
 @pytest.mark.parametrize(("host", "warned"), [("b", ["RoCE"]), ("local", [])])

@@ -9,17 +9,12 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.network import choose_link
-from dflash_tui.planning.cluster import (
-    Cluster,
-    ClusterHost,
-    check_cluster,
-    count_gpus_needed,
-    count_gpus_per_host,
-)
+from dflash_tui.planning.cluster import Cluster, ClusterHost, check_cluster, count_gpus_needed, count_gpus_per_host
 from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
+from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.runs.run import Run
 from tests import DATA
 from tests.support.recorded_links import read_recorded
@@ -50,7 +45,8 @@ def test_two_gb10s_with_roce(profile, tmp_path, pytestconfig):
     endpoints = [
         ClusterHost(host, e.address, e.interface, e.devices, e.gid_index) for host, e in zip(hosts, ends, strict=True)
     ]
-    plan = build_plan(resolve(profile=profile), cluster=Cluster(tuple(endpoints)))
+    request = LaunchRequest(recipe="gemma-4-31b", cluster=Cluster(tuple(endpoints)))
+    plan = build_plan(resolve(profile=profile), request=request)
     text = format_command(plan).replace(plan.engine_folder, "{engine}") + "\n"
     text = text.replace(str(paths.cache_folder()), "{cache}").replace(Path(plan.unpatched_folder).name, "vllm")
     path = GOLDEN / f"gemma-4-31b.gb10.{profile}.txt"
@@ -74,22 +70,11 @@ def test_launch_records_roce_devices_meant_for_nccl(devices, settings, expected)
     ends = (ClusterHost("", "10.0.0.1", "eth0", devices), ClusterHost("b", "10.0.0.2", "eth0", devices))
     recipe = recipe_loader.find_recipe("gemma-4-31b")
     resolved = resolve_recipe(recipe, Hardware.GB10, profile="seed", variant="gb10-pair", settings=settings)
-    run = Run("r", build_plan(resolved, cluster=Cluster(ends)), 1, "", 0.0, 0.0, "fake")
+    request = LaunchRequest(recipe="gemma-4-31b", cluster=Cluster(ends))
+    run = Run("r", build_plan(resolved, request=request), 1, "", 0.0, 0.0, "fake")
     assert run.launched.roce == expected
-    alone = replace(run, plan=build_plan(resolve(variant=""), cluster=None))
+    alone = replace(run, plan=build_plan(resolve(variant="")))
     assert alone.launched.roce == ""
-
-
-def test_only_the_first_rank_has_an_api():
-    first, second = words_of(build_plan(resolve()))
-    assert "--headless" in second
-    assert "--headless" not in first
-    for name in ("--host", "--port", "--served-model-name"):
-        assert name in first
-        assert name not in second
-    assert [flag(argv, "--node-rank") for argv in (first, second)] == ["0", "1"]
-    assert [flag(argv, "--nnodes") for argv in (first, second)] == ["2", "2"]
-    assert flag(first, "--speculative-config") == flag(second, "--speculative-config")
 
 
 def test_recipe_timeout_and_master_port_win():

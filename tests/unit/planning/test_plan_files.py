@@ -97,44 +97,6 @@ def plan_of(recipe: str, hardware: Hardware | None = None, **how: Any) -> Plan:
     return build_plan(resolution.resolve_recipe(recipe_loader.find_recipe(recipe), hardware, **how))
 
 
-LAYERS, ROWS = "dflash-aux-layers", "dflash-lookahead-block"
-SEED = {
-    "gemma-4-31b": ("triton-non-causal", "dflash-draft-flash-attn", ROWS),
-    "gemma-4-26b-a4b": ("triton-non-causal", "dflash-draft-flash-attn", LAYERS, ROWS),
-    "qwen3-coder-next": ("qwen3-next-eagle3", LAYERS, ROWS),
-    "qwen3.5-27b": (LAYERS, ROWS),
-    "qwen3.5-35b-a3b": (LAYERS, ROWS),
-}
-
-
-@pytest.mark.parametrize("recipe", [*SEED])
-def test_seed_needs_patches_and_newest_release_none(recipe):
-    """Read from vLLM's sources: Gemma 4 needs a pair of them on 0.20.2, Coder-Next one until 0.23, nobody on 0.32.
-
-    All need the blocks of the first drafts up to 0.22, and all with z-lab's drafters its layers up to 0.21.
-    """
-    found = recipe_loader.find_recipe(recipe)
-
-    def patches(profile: str, vllm: str) -> tuple[str, ...]:
-        return build_plan(
-            resolution.resolve_recipe(
-                found, Hardware.GB10, profile=profile, engine=recipe_loader.engine_for_release(vllm)
-            )
-        ).patches
-
-    seed = SEED[recipe]
-    assert patches("seed", "0.20.2") == seed
-    of_all = [name for name in seed if name in {LAYERS, ROWS}]
-    assert [name for name in patches("stock", "0.21.0") if name in {LAYERS, ROWS}] == of_all
-    assert [name for name in patches("stock", "0.22.1") if name in {LAYERS, ROWS}] == of_all[-1:]
-    for release in ("0.24.0", "0.32.0", "0.33.0"):
-        assert patches("stock", release) == ()
-    assert patches("stock", "0.23.0") == {
-        "gemma-4-31b": ("gemma4-draft-mm-prefix",),
-        "qwen3-coder-next": ("qwen3-next-eagle3",),
-    }.get(recipe, ())
-
-
 def test_gb10_cuda12_build_gets_patch_or_variable(snapshot):
     """The patch where the environment may be patched, else the variable; the plan says which, and why."""
     built = EngineSpec(vllm="0.20.2", packages=("vllm==0.20.2+cu129", "torch==2.11.0+cu129"))

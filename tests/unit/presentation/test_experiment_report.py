@@ -86,15 +86,6 @@ def test_commands_have_no_secrets():
     assert "HF_TOKEN=[left out] OMP_NUM_THREADS=2 " in said
 
 
-def test_refused_verdict_still_shows_figures():
-    """The reason stands in the verdict; both arms stand in the table."""
-    report = a_report()
-    other = [replace(boot, versions={"vllm": "0.31.0"}) if boot.arm else boot for boot in report.boots]
-    said = experiment_report.render_markdown(verdict.build_report(report.design, other))
-    assert "**refused: versions differ" in said
-    assert "| ● A eager | 2 |" in said
-
-
 def test_a_sweep_names_its_plateau():
     plans = {str(n): a_plan("eager", n) for n in (2, 4, 6, 8, 12, 15)}
     design = a_design(plans, order=(0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0), vary="n", command="dflash-tui ab demo-cpu")

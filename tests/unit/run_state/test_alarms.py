@@ -28,16 +28,14 @@ from dflash_tui.run_state.alarms import HALF_SECONDS, HANG_SECONDS, Alarm, find_
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support.log_formats import NO_FP4
+from tests.support.states import fold
 
 GIB = 1 << 30
 LAUNCHED = Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=7)
 
 
 def folded(*events: AnyEvent) -> RunState:
-    state = RunState()
-    for event in (LAUNCHED, HealthChanged(0.0, Health.WARM), *events):
-        state.apply(event)
-    return state
+    return fold(LAUNCHED, HealthChanged(0.0, Health.WARM), *events)
 
 
 def counters(steps: float, accepted: float = 3.0, **more) -> Counters:
@@ -90,10 +88,6 @@ def test_marlin_without_flag_is_alarm(hardware, arguments, is_raised):
     assert [alarm.evidence for alarm in find_alarms(state, 1.0)] == ([NO_FP4] if is_raised else [])
 
 
-def test_a_server_that_works_has_no_alarm():
-    assert raised(folded(*working(0, 300)), 299.5) == {}
-
-
 def test_idle_server_has_no_alarm():
     assert raised(folded(*working(0, 100), *resting(counters(990.0), 100, 900)), 895.0) == {}
 
@@ -112,9 +106,7 @@ def test_hang_lasts_from_last_to_next_token(snapshot):
 
 def test_a_first_request_may_take_longer():
     """Kernels are compiled for it."""
-    state = RunState()
-    for event in (LAUNCHED, *resting(counters(0.0, running=1), 0, 400)):
-        state.apply(event)
+    state = fold(LAUNCHED, *resting(counters(0.0, running=1), 0, 400))
     assert "hang" not in raised(state, 290.0)
     assert "hang" in raised(state, 395.0)
 
@@ -294,19 +286,9 @@ def test_tokens_without_drafts_raise_speculation_alarm(drafted, snapshot):
 
 @pytest.mark.parametrize(("method", "raises"), [("dflash", True), ("ngram", False)])
 def test_only_text_drafting_methods_may_draft_seldom(method, raises):
-    state = RunState()
-    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=5, method=method))
-    for at in range(100):
-        state.apply(Sampled(float(at), Counters(20.0 * at, steps=4.0 * at, proposed=20.0 * at, accepted=4.0 * at)))
+    counted = [Counters(20.0 * at, steps=4.0 * at, proposed=20.0 * at, accepted=4.0 * at) for at in range(100)]
+    state = fold(replace(LAUNCHED, method=method), *(Sampled(float(at), each) for at, each in enumerate(counted)))
     assert ("speculation" in raised(state, 99.0)) is raises
-
-
-def test_a_server_without_speculation_misses_none():
-    state = RunState()
-    state.apply(Launched(0.0, "run", "toy", 1, 8000, "eager", num_speculative_tokens=0))
-    for at in range(100):
-        state.apply(Sampled(float(at), Counters(20.0 * at, running=1)))
-    assert raised(state, 99.0) == {}
 
 
 HOT = GpuLoad(0, 90.0, 95.0, 1500, 3000, 88, throttle=("thermal (hardware)",), foreign=())
@@ -351,9 +333,8 @@ def test_missing_gpu_readings_are_left_out():
 
 def test_a_foreign_server_is_looked_at_too(snapshot):
     """Its counters raise the same alarms, and no key is offered that stops it."""
-    state = RunState()
-    for event in (HealthChanged(0.0, Health.HEALTHY), *working(0, 100), *resting(counters(990.0, running=2), 100, 500)):
-        state.apply(event)
+    resting_later = resting(counters(990.0, running=2), 100, 500)
+    state = fold(HealthChanged(0.0, Health.HEALTHY), *working(0, 100), *resting_later)
     alarm = raised(state, 495.0)["hang"]
     assert alarm.what == "no tokens are generated"
     assert "press S" not in alarm.hint

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import pytest
 from msgspec.structs import replace
 
 from dflash_tui.events import (
@@ -21,6 +22,7 @@ from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.recordings import RUNS
 from tests.support.scrapes import parse_counters
 
 SAMPLE = recording.find_recording("sample")
@@ -62,9 +64,7 @@ def logged(name: str) -> Iterable[AnyEvent]:
 
 def sample(name: str, which: str, at: float) -> Iterable[AnyEvent]:
     if (recordings.FOLDER / name / f"metrics_{which}.txt").exists():
-        counters = parse_counters(recordings.metrics(name, which))
-        assert counters is not None
-        yield Sampled(at, counters)
+        yield Sampled(at, parse_counters(recordings.metrics(name, which)))
 
 
 def test_no_recorded_server_gives_an_alarm():
@@ -73,9 +73,10 @@ def test_no_recorded_server_gives_an_alarm():
         assert alarmed(logged(name)) == {}, name
 
 
-def test_the_sample_gives_no_alarm():
-    """A start and some traffic on an H200, with all its samples."""
-    events = list(SAMPLE.events())
+@pytest.mark.parametrize("name", ["sample", RUNS / "h200-eager.zip", RUNS / "h200-compile.zip"])
+def test_no_run_on_h200_gives_an_alarm(name):
+    """A start and some traffic, with all samples."""
+    events = list(recording.find_recording(str(name)).events())
     assert sum(isinstance(event, Sampled) for event in events) > 30
     assert alarmed(events) == {}
 
@@ -94,7 +95,7 @@ def test_sample_with_stopped_tokens_raises_hang():
 
 def test_half_of_a_server_is_named_early():
     """A busy GPU, and a rank on another host whose GPU does nothing while the recorded one works on."""
-    large = recording.find_recording(str(recordings.RUNS / "h200-compile.zip"))
+    large = recording.find_recording(str(RUNS / "h200-compile.zip"))
     events = [event for event in large.events() if not isinstance(event, Exited)]
     busy = [event for event in events if isinstance(event, Sampled) and event.counters.running]
     at = busy[len(busy) // 2].at

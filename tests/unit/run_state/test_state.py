@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from dflash_tui.diagnosis.cause import diagnose_run
 from dflash_tui.events import (
     GREEDY_WARM_UP,
     LONG_WARM_UP,
@@ -25,8 +24,9 @@ from dflash_tui.events import (
     encode,
 )
 from dflash_tui.run_state.state import RunState, sample_series
-from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.states import fold, read_lines
+from tests.support.values import present
 
 
 def launched(at: float = 0.0) -> Launched:
@@ -40,19 +40,9 @@ def reading(at: float, steps: float) -> Sampled:
     return Sampled(at, counters)
 
 
-def folded(*events) -> RunState:
-    state = RunState()
-    for event in events:
-        state.apply(event)
-    return state
-
-
 def test_recorded_phases_add_up_to_ready_time():
     """The phases of a recorded GPU start fill the time from launch to ready without a hole."""
-    reader, state = LogReader(0.0, 0.0), folded(launched())
-    for at, line in recordings.lines("h200-vllm-0.26.0/g26-dflash-compile"):
-        for event in reader.feed_line(line, at):
-            state.apply(event)
+    state = fold(launched(), *read_lines(recordings.lines("h200-vllm-0.26.0/g26-dflash-compile")))
     spans = state.spans(now=1000.0)
     assert all(span.finished for span in spans)
     assert sum(span.seconds for span in spans) == pytest.approx(162.44)
@@ -64,7 +54,7 @@ def test_recorded_phases_add_up_to_ready_time():
 
 def test_ready_requires_one_successful_generation():
     """A server that says that it serves is not ready before it has generated; a failed request does not count."""
-    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
+    state = fold(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
     state.apply(HealthChanged(61.0, Health.HEALTHY))
     assert (state.status, state.time_to_ready) == ("healthy", None)
     state.apply(RequestDone(62.0, WARM_UP, total=0.2, error="HTTP 500"))
@@ -81,7 +71,7 @@ def test_ready_time_includes_earlier_warm_up_requests():
 
     Where they are sent again, since the first one failed, only the last ones count.
     """
-    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
+    state = fold(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(60.0, Phase.UP))
     for at in (61.0, 91.0):
         state.apply(RequestDone(at, GREEDY_WARM_UP, total=1.0))
         state.apply(RequestDone(at + 1, LONG_WARM_UP, total=0.25))
@@ -94,30 +84,9 @@ def test_ready_time_includes_earlier_warm_up_requests():
     assert state.startup.warm_up_seconds == pytest.approx(1.75)
 
 
-def test_death_on_first_request_is_diagnosed(snapshot):
-    """An engine that answers /health and dies on its first request was never ready."""
-    reader, state = LogReader(0.0, 0.0), folded(launched())
-    for at, line in recordings.lines("h200-vllm-0.26.0/fail-engine-dead-first-request"):
-        for event in reader.feed_line(line, at):
-            state.apply(event)
-    for event in (
-        HealthChanged(85.99, Health.HEALTHY),
-        RequestDone(86.3, WARM_UP, error="HTTP 500: Internal Server Error"),
-        HealthChanged(86.3, Health.UNHEALTHY, "HTTP 500: Internal Server Error"),
-        Exited(90.0, 0),
-    ):
-        state.apply(event)
-    assert state.up_at == pytest.approx(85.752)
-    assert state.time_to_ready is None
-    found = diagnose_run(state)
-    assert found is not None
-    assert found.what == snapshot
-    assert any("cutlass" in line for line in found.evidence)
-
-
 def test_the_running_phase_grows_until_the_end():
     """The last phase lasts until now, and after a death until the death."""
-    state = folded(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(9.0, Phase.RESOLVE))
+    state = fold(launched(), PhaseStarted(0.0, Phase.IMPORT), PhaseStarted(9.0, Phase.RESOLVE))
     assert [(s.seconds, s.finished) for s in state.spans(12.0)] == [(9.0, True), (3.0, False)]
     state.apply(Exited(11.0, 1))
     assert [(s.seconds, s.finished) for s in state.spans(99.0)] == [(9.0, True), (2.0, True)]
@@ -125,10 +94,8 @@ def test_the_running_phase_grows_until_the_end():
 
 def test_windows_are_differences_not_lifetime_ratios():
     """A window looks at its own seconds only: a fast start does not hide a slow now."""
-    state = folded(*(reading(float(t), 10.0 * t) for t in range(11)), *(reading(11.0 + t, 101 + t) for t in range(10)))
-    fast_and_slow, slow = state.window(100, 20.0), state.window(5, 20.0)
-    assert fast_and_slow is not None
-    assert slow is not None
+    state = fold(*(reading(float(t), 10.0 * t) for t in range(11)), *(reading(11.0 + t, 101 + t) for t in range(10)))
+    fast_and_slow, slow = present(state.window(100, 20.0)), present(state.window(5, 20.0))
     assert slow.tok_s == pytest.approx(4.0)
     assert fast_and_slow.tok_s > 20
     assert slow.acceptance == pytest.approx(3 / 7)
@@ -137,28 +104,27 @@ def test_windows_are_differences_not_lifetime_ratios():
 
 def test_a_hole_is_not_a_zero():
     """While nobody recorded nothing is known: no rate spans the hole and the chart has a gap."""
-    state = folded(reading(0.0, 0), reading(1.0, 10), reading(100.0, 20), reading(101.0, 30))
+    state = fold(reading(0.0, 0), reading(1.0, 10), reading(100.0, 20), reading(101.0, 30))
     assert [r.joined for r in state.readings] == [False, True, False, True]
     assert state.readings.between(10.0, 90.0) is None
     columns = state.readings.columns(101.0, 101.0, 101)
     assert columns[50] is None
     assert columns[-1]
     assert columns[-1].tok_s == pytest.approx(40.0)
-    window = state.window(1000, 101.0)
-    assert window is not None
+    window = present(state.window(1000, 101.0))
     assert window.seconds == pytest.approx(1.0)
 
 
 def test_an_idle_server_is_zero_not_unknown():
     """The ten-second beat of an idle recorder fills the columns between with its zero."""
-    state = folded(reading(0.0, 10), reading(10.0, 10), reading(20.0, 10))
+    state = fold(reading(0.0, 10), reading(10.0, 10), reading(20.0, 10))
     columns = state.readings.columns(20.0, 20.0, 20)
     assert [(rates.tok_s, rates.acceptance) for rates in columns if rates] == [(0.0, None)] * 20
 
 
 def test_memory_is_held_between_samples():
     """Memory is recorded when it moves; between two samples the column shows what it was."""
-    state = folded(*(MemorySampled(float(at), used, 100, "GPU") for at, used in ((0, 10), (8, 20), (10, 30))))
+    state = fold(*(MemorySampled(float(at), used, 100, "GPU") for at, used in ((0, 10), (8, 20), (10, 30))))
     values = sample_series(state.memory, 10.0, 10.0, 10, lambda sample: sample.used)
     assert not any(math.isnan(v) for v in values)
     assert values[4] == 10
@@ -179,18 +145,18 @@ def test_status_is_one_word_for_each_stage():
         state.apply(event)
         words.append(state.status)
     assert words == ["preparing", "starting", "up", "healthy", "warm", "unhealthy", "failed"]
-    assert folded(launched(), Stopping(1.0), Exited(2.0, 0)).status == "stopped"
+    assert fold(launched(), Stopping(1.0), Exited(2.0, 0)).status == "stopped"
 
 
 def test_the_first_known_exit_code_stays():
     """Only who launched the server knows its code; what later observers see does not replace it."""
-    assert folded(Exited(1.0, 137), Exited(2.0, None)).exit == Exited(1.0, 137)
-    assert folded(Exited(1.0, None), Exited(2.0, 137)).exit == Exited(2.0, 137)
+    assert fold(Exited(1.0, 137), Exited(2.0, None)).exit == Exited(1.0, 137)
+    assert fold(Exited(1.0, None), Exited(2.0, 137)).exit == Exited(2.0, 137)
 
 
 def test_window_ends_now_not_at_last_change():
     """After a burst the rate falls to nothing as it leaves the window, and is unknown when nobody records."""
-    state = folded(*(reading(float(t), 10.0 * t) for t in range(6)))
+    state = fold(*(reading(float(t), 10.0 * t) for t in range(6)))
 
     def speed(now: float) -> float | None:
         found = state.window(5, now)
@@ -204,9 +170,8 @@ def test_window_ends_now_not_at_last_change():
 
 def test_a_window_begins_inside_an_idle_time():
     """A rest before the burst counts with its seconds inside the window only."""
-    state = folded(reading(0.0, 0), reading(9.0, 0), reading(10.0, 10), reading(11.0, 20))
-    found = state.window(4, 11.0)
-    assert found is not None
+    state = fold(reading(0.0, 0), reading(9.0, 0), reading(10.0, 10), reading(11.0, 20))
+    found = present(state.window(4, 11.0))
     assert found.seconds == pytest.approx(4.0)
     assert found.tok_s == pytest.approx(20.0)
 

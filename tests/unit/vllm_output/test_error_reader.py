@@ -5,8 +5,8 @@ import random
 import pytest
 
 from dflash_tui.events import Problem
-from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.log_reader import LogReader
+from tests.support.states import fold, read_log
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -21,10 +21,7 @@ ValueError: nobody knows this
 
 def problems(log: str) -> list[Problem]:
     """Return what the state of a run keeps of a log's errors."""
-    state = RunState()
-    for event in LogReader(0.0, 0.0).feed(log.encode()):
-        state.apply(event)
-    return list(state.problems)
+    return list(fold(*read_log(log)).problems)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +81,6 @@ def test_next_log_record_is_not_in_message():
     head = "(A pid=1) ERROR 01-01 00:00:00"
     told = problems(f"{head} [a.py:1] ValueError: x\n{head} [b.py:1] something else\n")
     assert [problem.text for problem in told] == ["ValueError: x"]
-
-
-def test_reading_in_pieces_gives_the_same_problems():
-    """A message that goes on in the next piece is told again, longer."""
-    log = b"(A pid=1) ValueError: nobody knows\n(A pid=1) more\n(B pid=2) x\n(A pid=1) and more\n"
-    whole = LogReader(0.0, 0.0).feed(log)
-    reader = LogReader(0.0, 0.0)
-    assert [event for at in range(len(log)) for event in reader.feed(log[at : at + 1])] == whole
 
 
 def test_a_message_without_end_is_bounded():

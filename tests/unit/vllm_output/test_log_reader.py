@@ -3,32 +3,25 @@
 import random
 import re
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from dflash_tui.common.sanitizer import LINE_LIMIT, clean_line
-from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Problem, Progressed, Stated
+from dflash_tui.events import AnyEvent, LogLine, Phase, PhaseStarted, Progressed
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.states import read_lines
 
 STAMP = re.compile(r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) ")
 
 
 def replay(name: str) -> list[AnyEvent]:
-    reader = LogReader(0.0, 0.0)
-    return [event for at, line in recordings.lines(name) for event in reader.feed_line(line, at)]
+    return read_lines(recordings.lines(name))
 
 
 def phases(events: list[AnyEvent]) -> list[tuple[Phase, float]]:
     return [(event.phase, event.at) for event in events if isinstance(event, PhaseStarted)]
-
-
-def test_all_recordings_are_there():
-    """The recordings cover successful starts, failures and kills of two releases."""
-    assert len(recordings.names()) >= 35
-    assert sum(Phase.UP in dict(phases(replay(name))) for name in recordings.names()) >= 20
 
 
 def started_at(name: str) -> float:
@@ -58,15 +51,6 @@ def test_the_stamps_alone_give_the_same_phases():
             assert by_stamp == pytest.approx(at, abs=2.0), (name, phase)
 
 
-def test_reading_twice_gives_the_same_events():
-    """Attaching later replays to the same events, however the bytes were cut."""
-    data = recordings.raw("h200-vllm-0.26.0/g26-dflash-compile")
-    whole, pieces = LogReader(1e9, 0.0), LogReader(1e9, 0.0)
-    once = whole.feed(data)
-    again = [event for start in range(0, len(data), 97) for event in pieces.feed(data[start : start + 97])]
-    assert again == once
-
-
 def test_carriage_returns_split_lines():
     """A progress bar that rewrites its line is read at every rewrite, and kept in the log only when complete."""
     bar = "(EngineCore pid=77) \rLoading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.12s/it]"
@@ -74,25 +58,6 @@ def test_carriage_returns_split_lines():
     events = LogReader(0.0, 0.0).feed(f"{bar}\r{done}\n".encode())
     assert [(e.done, e.total) for e in events if isinstance(e, Progressed)] == [(1, 2), (2, 2)]
     assert [e.text[:7] for e in events if isinstance(e, LogLine)] == ["Loading"]
-
-
-@pytest.mark.parametrize("name", ["dflash", "dflash_compile_cold"])
-def test_a_good_run_has_no_problem(name):
-    """Warnings, harmless tracebacks and the noise of a normal shutdown are no problems."""
-    assert [e for e in replay(f"cpu-vllm-0.32.0/{name}") if isinstance(e, Problem)] == []
-
-
-def test_figures_in_the_log_are_stated():
-    """The figures that the log of a compiled GPU start states come out with their units."""
-    events = replay("h200-vllm-0.26.0/g26-dflash-compile")
-    stated: dict[str, tuple[float, str]] = {}
-    for event in events:
-        if isinstance(event, Stated):
-            stated.setdefault(event.name, (event.value, event.unit))
-    assert stated["model_memory"] == (48.41, "GiB")
-    assert stated["torch_compile"] == (49.99, "s")
-    assert stated["kv_cache_size"] == (234513, "tokens")
-    assert stated["graph_capture"] == (15, "s")
 
 
 def test_hostile_lines_are_tamed():
@@ -117,14 +82,6 @@ def test_local_log_time_becomes_epoch_time():
     launch = datetime(2026, 11, 21, 1, 0, 0, tzinfo=UTC).timestamp()
     line = LogReader(launch, 3600.0).feed_line("INFO 11-21 02:00:07 [x.py:1] a")[-1]
     assert line.at == launch + 7
-
-
-def _floats(value: object) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _floats(each)
 
 
 def test_stamps_without_a_year_stay_in_order():

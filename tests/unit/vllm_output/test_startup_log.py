@@ -17,13 +17,13 @@ from dflash_tui.events import (
 )
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.states import read_lines
 
 EXPECTED = yaml.safe_load((recordings.FOLDER.parent / "startup.yaml").read_text(encoding="utf-8"))
 
 
 def replay(name: str) -> list[AnyEvent]:
-    reader = LogReader(0.0, 0.0)
-    return [event for at, line in recordings.lines(name) for event in reader.feed_line(line, at)]
+    return read_lines(recordings.lines(name))
 
 
 def written(name: str) -> list[tuple[str, float]]:
