@@ -266,7 +266,7 @@ class _Watch(NamedTuple):
         """Return the boot with its requests measured; the first is cold only of a server that was just launched."""
         design, server, state, number = self.design, self.server, self.state, boot.number
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-        suite, prompt_tokens = await client.vary_tokens(server, suite)
+        suite, token_variety = await client.vary_tokens(server, suite)
         run, cold = server.run, None
         send = partial(client.send_suite, server)
         plain = sampling._replace(tokens=False)
@@ -298,7 +298,7 @@ class _Watch(NamedTuple):
             boot,
             checks=await _check_kept_answers(design, boot.arm, scored) if scored else (),
             sampler=sampler,
-            prompt_tokens=prompt_tokens,
+            token_variety=token_variety,
             cold_request=cold,
             requests=tuple(requests),
             windows=tuple(windows),

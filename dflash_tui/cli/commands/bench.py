@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dflash_tui.benchmark import client, suites, summary
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.memory_limit import compare_with_memory
-from dflash_tui.benchmark.prompts import PromptTokens, Sampling, Suite, name_template
+from dflash_tui.benchmark.prompts import Sampling, Suite, TokenVariety, name_template
 from dflash_tui.benchmark.server import Server, ServerSeen
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
@@ -58,7 +58,7 @@ class Bench(NamedTuple):
     ramp: float = 0.0
     slo: Slo | None = None
     warm_up: int = 0
-    prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
+    token_variety: TokenVariety = TokenVariety.UNCHECKED
     limit: bool = False
     dataset: str = ""
 
@@ -122,7 +122,7 @@ class Bench(NamedTuple):
         measured = replace(
             measured,
             fixed=self.sampling.fixed and is_full,
-            prompt_tokens=self.prompt_tokens,
+            token_variety=self.token_variety,
             sampling=name_template(self.sampling.words, run.plan) if run else self.sampling.words,
             sampler=self.sampling.name_sampler(self.samplers) if knows_sampler else "unknown",
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
@@ -235,7 +235,7 @@ async def run_bench(benchmark: Bench) -> None:
     """Send the warm-up and each level, then print a table of the levels if there are several."""
     levels = []
     suite, found = await client.vary_tokens(benchmark.server, benchmark.suite)
-    benchmark = benchmark._replace(suite=suite, prompt_tokens=found)
+    benchmark = benchmark._replace(suite=suite, token_variety=found)
     await benchmark.send_warm_up()
     for streams in benchmark.levels:
         if len(benchmark.levels) > 1:
