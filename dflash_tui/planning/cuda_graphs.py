@@ -60,8 +60,7 @@ _FLASHINFER_EVERYWHERE = Version("0.33.0")
 def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     """Return a recipe with the flags, variables and warnings of graphs mode; `tokens` are drafted per step.
 
-    Raises:
-        UsageError: the server would run eagerly, or a setting contradicts graphs mode.
+    Raise UsageError if the server would run eagerly, or a setting contradicts graphs mode.
     """
     if resolved.recipe.for_cpu:
         raise UsageError("graphs mode needs a GPU: a CPU has no CUDA graphs", hint="--mode eager")

@@ -305,10 +305,9 @@ class PreflightReport(msgspec.Struct, frozen=True):
         return not any(check.final for check in self.failed)
 
     def raise_failed(self, *, offer_force: bool = True) -> None:
-        """Raise an error if a check blocks the launch; the hint may offer `--force` if that would help.
+        """Raise PreflightFailed if a check blocks the launch, or MemoryTaken if only memory is taken.
 
-        Raises:
-            PreflightFailed: with the finding and the fix of each failed check; MemoryTaken if only memory is taken.
+        The hint may offer `--force` if that would help.
         """
         if failed := self.failed:
             findings = "\n  ".join(f"{check.name}: {check.finding}" for check in failed)

@@ -115,15 +115,12 @@ def resolve_recipe(
     engine: EngineSpec | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> ResolvedRecipe:
-    """Return a recipe with its layers merged.
+    """Return a recipe with its layers merged; raise UsageError if a name or setting is wrong.
 
     The default hardware is the first class that the recipe lists; the default profile is `stock` or the first one.
     `settings` are the user's changes: `target.model`, `drafter.model` (and `.revision`), `n`, `host`, `hosts`,
     `synthetic`, `restart.KEY`, `env.NAME`, `speculation.KEY`, `patches.NAME`, `start.NAME` (true or false), or a flag
     of `vllm serve`. None removes a flag or a variable.
-
-    Raises:
-        UsageError: there is no such profile, variant or method, or a setting is not allowed.
     """
     settings = settings or {}
     parts = _read_settings(settings)
