@@ -159,7 +159,7 @@ class _Boot:
 
 
 def explain_log(source: LogSource) -> Explanation:
-    """Return why the server of a log failed, the last failed one of several; raise UsageError if it is no log of vLLM."""
+    """Return why the last failed server of a log failed; raise UsageError if it is no log of vLLM."""
     unwrapper, boot, failed = Unwrapper(), _Boot(), None
     versions: dict[str, str] = {}
     is_of_vllm, size = False, 0

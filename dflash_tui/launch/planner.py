@@ -104,13 +104,10 @@ def plan_launch(
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
-    """Return the plan of a request on the GPUs of `probe`.
+    """Return the plan of a request on the GPUs of `probe`; raise UsageError if a name, setting or number is wrong.
 
     `models` on this machine improve the memory estimate. `port` is used if the request names none. Of several hosts,
     `rank` is the one to plan for, and `folders` has the copies of models on it, by their name.
-
-    Raises:
-        UsageError: a name or setting is wrong, or the recipe needs another number of hosts.
     """
     recipe = recipe or recipe_loader.find_recipe(request.recipe)
     engine = inventory.find_engine_by_name(request.engine) if request.engine else None

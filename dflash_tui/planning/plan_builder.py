@@ -84,10 +84,8 @@ def build_plan(
 
     `gpus` are index and UUID of each GPU that the server sees, all GPUs when empty. Without the request's `cluster`,
     placeholders stand for the addresses of several hosts. The plan's own command is for host `rank`; `folders` maps
-    models by their name to their copies there.
-
-    Raises:
-        UsageError: the user set an unknown patch or startup optimization, or it or graphs mode is not possible.
+    models by their name to their copies there. Raise UsageError if a patch, startup optimization or graphs mode is not
+    possible.
     """
     recipe, mode = resolved.recipe, mode or resolved.mode
     resolved = _replace_models(resolved, folders)

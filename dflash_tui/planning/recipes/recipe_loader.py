@@ -116,7 +116,7 @@ def recipe_path(name: str) -> Path:
 
 @lru_cache(maxsize=128)  # the panel reads all recipes for each list
 def read_recipe(path: Path, text: str) -> Recipe:
-    """Return the recipe in a file's text, checked without looking at other files; raise RecipeError as `load_recipe`."""
+    """Return the recipe in a file's text, checked without looking at other files; errors as of `load_recipe`."""
     recipe = yaml_loader.convert_yaml(path, text, Recipe)
     own = list_own_secrets()
     for steps, layer in iterate_layers(recipe):

@@ -124,7 +124,7 @@ def resolve_recipe(
     """
     settings = settings or {}
     parts = _read_settings(settings)
-    hardware = hardware or _choose_hardware(recipe)
+    hardware = hardware or next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
     profile = _choose_profile(recipe, profile, variant)
     method = _choose_method(recipe, method, settings)
     layers = _list_layers(recipe, hardware, profile, variant, method)
@@ -162,10 +162,6 @@ def resolve_recipe(
 
 def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _choose_hardware(recipe: Recipe) -> Hardware:
-    return next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
 
 
 def _choose_profile(recipe: Recipe, profile: str, variant: str) -> str:
@@ -376,15 +372,13 @@ def _merge_restart(policy: RestartPolicy, changes: Mapping[str, Any]) -> Restart
 
 def _label_synthetic(label: str, flat: Layer) -> str:
     """Return the user's label with further reasons from the settings; empty if figures are a real model's."""
-    return "; ".join(filter(None, (label, *(reason for reason in _explain_synthetic(flat) if reason not in label))))
-
-
-def _explain_synthetic(flat: Layer) -> Iterator[str]:
-    if flat.flags.get("load-format") == "dummy":
-        yield _RANDOM_WEIGHTS
     made_up = any(name.startswith("synthetic_") and value is not None for name, value in flat.speculation.items())
-    if made_up or flat.speculation.get("rejection_sample_method") == "synthetic":
-        yield _SYNTHETIC_ACCEPTANCE
+    reasons = {
+        _RANDOM_WEIGHTS: flat.flags.get("load-format") == "dummy",
+        _SYNTHETIC_ACCEPTANCE: made_up or flat.speculation.get("rejection_sample_method") == "synthetic",
+    }
+    further = (reason for reason, holds in reasons.items() if holds and reason not in label)
+    return "; ".join(filter(None, (label, *further)))
 
 
 def _has_other_models(changed: Iterable[str]) -> bool:
