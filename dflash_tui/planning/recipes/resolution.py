@@ -428,10 +428,8 @@ def _find_published_status(recipe: Recipe, hardware: Hardware, profile: str, var
     if recipe.reported_on and there is None:
         classes = ", ".join(kind.value for kind in recipe.reported_on)
         return Trust(Status.EXPERIMENTAL, f"unreported on {hardware.value}; reported on {classes}")
-    own = recipe.profiles.get(profile)
-    return (
-        own.standing if own and own.standing else Trust(recipe.status, recipe.why or "as the recipe says", recipe.link)
-    )
+    own, why = recipe.profiles.get(profile), recipe.why or "as the recipe says"
+    return own.standing if own and own.standing else Trust(recipe.status, why, recipe.link)
 
 
 def list_expected(resolved: ResolvedRecipe, method: Method, mode: Mode, tokens: int) -> tuple[ExpectedFigures, ...]:
