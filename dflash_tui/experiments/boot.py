@@ -270,7 +270,7 @@ class _Watch(NamedTuple):
         """Return the boot with its requests measured; the first is cold only of a server that was just launched."""
         design, server, state, number = self.design, self.server, self.state, boot.number
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-        suite, prompt_tokens = await client.vary_tokens(server, suite)
+        suite, token_variety = await client.vary_tokens(server, suite)
         run, cold = server.run, None
         send = partial(client.send_suite, server)
         plain = sampling._replace(tokens=False)
@@ -283,7 +283,7 @@ class _Watch(NamedTuple):
         since, before = time.time(), await client.read_counters(server)
         conditions_before = boot_server.measure_conditions(run, state, since)
         worked = await asyncio.to_thread(boot_server.read_processor_times, run) if run else None
-        keep, meter = _build_keeper(design, boot.run), nvml.find_energy_meter(run.metered_gpus if run else ())
+        keep, meter = _build_keeper(design, boot.run), partial(nvml.read_energy, run.metered_gpus if run else ())
         windows, requests = list[MeasuredWindow](), list[RequestDone]()
         for streams, part in product(design.concurrency, suite.split_kinds() if design.by_kind else (suite,)):
             record, rounds = LoadRecord(Load(streams), meter), part.rounds(design.rounds, streams)
@@ -302,7 +302,7 @@ class _Watch(NamedTuple):
             boot,
             checks=await _check_kept_answers(design, boot.arm, scored) if scored else (),
             sampler=sampler,
-            prompt_tokens=prompt_tokens,
+            token_variety=token_variety,
             cold_request=cold,
             requests=tuple(requests),
             windows=tuple(windows),

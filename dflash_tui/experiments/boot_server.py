@@ -293,7 +293,7 @@ def summarize_gpu_samples(samples: ThinnedSeries[GpusSampled], since: float, at:
 
 def measure_free_memory(plan: Plan) -> FreeMemory:
     """Return the free memory of the machine and the used memory of the plan's GPUs."""
-    cards = () if plan.on_cpu else nvml.read_gpus() or ()
+    cards = () if plan.on_cpu else nvml.probe_gpus().gpus
     ours = [card for card in cards if not plan.gpus or card.uuid in plan.gpus]
     used = {card.uuid: card.memory_used for card in ours if card.memory_used is not None and not card.unified}
     return FreeMemory(psutil.virtual_memory().available, used)

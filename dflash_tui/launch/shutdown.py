@@ -51,15 +51,15 @@ async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tu
 
 def _measure_held_memory(run: Run) -> _HeldMemory | None:
     pids = frozenset(process.pid for process in server_process.list_processes(run))
-    cards = nvml.read_gpus() or ()
+    cards = nvml.probe_gpus().gpus
     ours = _memory_of(cards, pids)
     return _HeldMemory(pids, ours, _memory_used(cards)) if ours else None
 
 
 def _unreleased_memory(before: _HeldMemory) -> int:
     """Return the unreleased bytes: still listed as ours, or missing from the decrease of all memory in use."""
-    cards = nvml.read_gpus()
-    if cards is None:  # the driver does not answer, or was unloaded
+    cards = nvml.probe_gpus().gpus
+    if not cards:  # the driver does not answer, or was unloaded
         return 0
     return max(_memory_of(cards, before.pids), before.ours - (before.all - _memory_used(cards)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -58,14 +57,6 @@ class Gpu(msgspec.Struct, frozen=True):
     """What will use it although its memory does not show it yet, as a sentence; empty if nothing will."""
 
 
-class GpuMemoryUse(NamedTuple):
-    """Used and total bytes of GPU memory; `source` says what `used` covers."""
-
-    used: int
-    total: int
-    source: str
-
-
 class GpuProbe(msgspec.Struct, frozen=True):
     """NVML's answer: the GPUs, the versions of the driver and of its CUDA ("13.0"), and why there are no GPUs."""
 
@@ -73,27 +64,6 @@ class GpuProbe(msgspec.Struct, frozen=True):
     driver: str = ""
     cuda: str = ""
     why_none: str = ""
-
-
-def measure_gpu_memory_use(cards: Sequence[Gpu], pids: set[int]) -> GpuMemoryUse | None:
-    """Return the GPU memory that the processes `pids` use on `cards`; None if no GPU reports its memory.
-
-    If NVML does not report memory per process (unified memory, containers with their own pids), it is the use of all
-    processes on all GPUs, and `source` says so.
-    """
-    uses = {
-        card.index: sum(process.memory or 0 for process in card.processes or () if process.pid in pids)
-        for card in cards
-        if any(process.pid in pids for process in card.processes or ())
-    }
-    if uses and all(uses.values()):
-        total = sum(card.memory_total or 0 for card in cards if card.index in uses)
-        return GpuMemoryUse(sum(uses.values()), total, "GPU")
-    readable = [card for card in cards if card.memory_total]
-    if not readable:
-        return None
-    used, total = sum(card.memory_used or 0 for card in readable), sum(card.memory_total or 0 for card in readable)
-    return GpuMemoryUse(used, total, "unified, all" if readable[0].unified else "GPU, all")
 
 
 def has_driver() -> bool:

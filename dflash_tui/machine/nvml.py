@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,12 +24,8 @@ from dflash_tui.machine.hardware import Hardware, classify_gpu
 from dflash_tui.machine.processes import read_process_name
 
 T = TypeVar("T")
-
-# Seconds. The driver may have to wake idle GPUs first.
-TIMEOUT = 5.0
-# Seconds, for the energy counters, which are read during a measurement.
-_ENERGY_TIMEOUT = 0.5
-
+_TIMEOUT = 5.0  # seconds; the driver may have to wake idle GPUs first
+_ENERGY_TIMEOUT = 0.5  # seconds, since energy is read during a measurement
 _ERRORS = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 
 _WHY = {
@@ -45,6 +42,8 @@ _TROUBLE = {
     pynvml.NVML_ERROR_RESET_REQUIRED: "GPU needs a reset: end what uses it and run `sudo nvidia-smi --gpu-reset`",
 }
 
+# A GPU that shares the machine's memory supports no query of its own.
+_NO_MEMORY = SimpleNamespace(total=0, used=0)
 _THROTTLE = (
     (pynvml.nvmlClocksEventReasonSwPowerCap, "power cap"),
     (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, "power brake"),
@@ -77,7 +76,7 @@ def _ask(query: Callable[[], T], timeout: float) -> T:
         _lock.release()
 
 
-def probe_gpus(timeout: float = TIMEOUT) -> GpuProbe:
+def probe_gpus(timeout: float = _TIMEOUT) -> GpuProbe:
     """Return the GPUs that NVML reports now; if there are none, `why_none` says why and what to do."""
     try:
         return _ask(_probe, timeout)
@@ -94,18 +93,8 @@ def probe_visible_gpus() -> GpuProbe:
     return msgspec.structs.replace(probe, gpus=visible, why_none=why_none)
 
 
-def read_gpus(timeout: float = TIMEOUT) -> tuple[Gpu, ...] | None:
-    """Return the GPUs as they are now; None if there are none or the driver does not answer or work."""
-    return probe_gpus(timeout).gpus or None
-
-
-def find_energy_meter(uuids: Sequence[str]) -> Callable[[], float | None] | None:
-    """Return a function that reads the joules that these GPUs have consumed; None without GPUs."""
-    return partial(read_energy, uuids) if uuids else None
-
-
 def read_energy(uuids: Sequence[str]) -> float | None:
-    """Return the joules that these GPUs have consumed since the driver was loaded; None if one is not reported."""
+    """Return the joules that these GPUs have consumed since the driver was loaded; None if any is unknown."""
 
     def add_up() -> float:
         _begin_session()
@@ -113,7 +102,7 @@ def read_energy(uuids: Sequence[str]) -> float | None:
         return float(sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles))) / 1000
 
     try:
-        return _ask(add_up, _ENERGY_TIMEOUT)
+        return _ask(add_up, _ENERGY_TIMEOUT) if uuids else None
     except (TimeoutError, *_ERRORS):
         return None
 
@@ -143,7 +132,9 @@ def _read_working(index: int, handle: Any) -> Gpu:
     name = get(pynvml.nvmlDeviceGetName) or ""
     version = get(pynvml.nvmlDeviceGetCudaComputeCapability)
     capability = "{}.{}".format(*version) if version else ""
-    total, used = _read_memory(handle)
+    # Version 2 excludes the memory that the driver reserves for itself, as nvidia-smi does.
+    memory = get(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2, unsupported=_NO_MEMORY)
+    total, used = (int(memory.total), int(memory.used)) if memory else (None, None)
     hardware = classify_gpu(name, capability, total)
     # Drivers of the GB10 support no memory query or answer 0; any other answer would be the machine's memory.
     unified = hardware is Hardware.GB10 or total == 0
@@ -173,28 +164,16 @@ def _read_working(index: int, handle: Any) -> Gpu:
     )
 
 
-def _get(query: Callable[..., Any], *args: Any, handle: Any = None) -> Any:
+def _get(query: Callable[..., Any], *args: Any, handle: Any = None, unsupported: Any = None) -> Any:
     """Return NVML's answer, or None if the query fails; the errors of a GPU in trouble are raised."""
     try:
         return query(*args) if handle is None else query(handle, *args)
+    except pynvml.NVMLError_NotSupported:
+        return unsupported
     except _ERRORS as error:
         if getattr(error, "value", None) in _TROUBLE:
             raise
         return None
-
-
-def _read_memory(handle: Any) -> tuple[int | None, int | None]:
-    """Return the total and used bytes of memory: zeros for a GPU without its own memory, None if unknown."""
-    try:
-        # Version 2 excludes the memory that the driver reserves for itself, as nvidia-smi does.
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError_NotSupported:
-        return 0, 0
-    except _ERRORS as error:
-        if getattr(error, "value", None) in _TROUBLE:
-            raise
-        return None, None
-    return int(memory.total), int(memory.used)
 
 
 def _name_throttle(reasons: int | None) -> tuple[str, ...] | None:

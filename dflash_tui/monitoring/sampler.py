@@ -21,7 +21,7 @@ from dflash_tui.events import (
     Recorded,
     Suspended,
 )
-from dflash_tui.machine import gpus, nvml, processes, system
+from dflash_tui.machine import nvml, processes, system
 from dflash_tui.machine.gpus import Gpu, GpuProcess
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import Run
@@ -35,6 +35,23 @@ def read_gpu_loads(cards: Sequence[Gpu], pids: set[int], uuids: Sequence[str] = 
     ours = [card for card in cards if any(holder.pid in pids for holder in card.processes or ())]
     named = [card for card in cards if card.uuid in uuids]
     return tuple(_gpu_load(card, pids if ours else None) for card in ours or named or cards)
+
+
+def measure_gpu_memory(cards: Sequence[Gpu], pids: set[int]) -> tuple[int, int, str] | None:
+    """Return used and total bytes of the GPUs that hold processes of `pids`, and whose use that is; None if unknown.
+
+    If NVML does not report memory per process (unified memory, containers with their own pids), it is that of all
+    processes on all GPUs.
+    """
+    ours = {card: [holder for holder in card.processes or () if holder.pid in pids] for card in cards}
+    uses = {card: sum(holder.memory or 0 for holder in holders) for card, holders in ours.items() if holders}
+    if uses and all(uses.values()):
+        return sum(uses.values()), sum(card.memory_total or 0 for card in uses), "GPU"
+    readable = [card for card in cards if card.memory_total]
+    if not readable:
+        return None
+    used, total = sum(card.memory_used or 0 for card in readable), sum(card.memory_total or 0 for card in readable)
+    return used, total, "unified, all" if readable[0].unified else "GPU, all"
 
 
 def _gpu_load(card: Gpu, pids: set[int] | None) -> GpuLoad:
@@ -124,7 +141,7 @@ class Sampler:
         if suspended != self._suspended:
             self._suspended = suspended
             self._run.record(Suspended(time.time(), suspended))
-        cards = None if self._run.plan.on_cpu else await asyncio.to_thread(nvml.read_gpus)
+        cards = () if self._run.plan.on_cpu else (await asyncio.to_thread(nvml.probe_gpus)).gpus
         if cards:
             self._record_gpus(cards, now)
         if sample := self._measure_memory(cards):
@@ -162,20 +179,20 @@ class Sampler:
         if self._record(sample, now, changed):
             self._processors = sample
 
-    def _record_gpus(self, cards: tuple[gpus.Gpu, ...], now: float) -> None:
+    def _record_gpus(self, cards: tuple[Gpu, ...], now: float) -> None:
         pids = {process.pid for process in self.members}
         sample = GpusSampled(time.time(), read_gpu_loads(cards, pids, self._run.plan.gpus))
         changed = self._gpus is None or has_load_changed(self._gpus.gpus, sample.gpus)
         if self._record(sample, now, changed):
             self._gpus = sample
 
-    def _measure_memory(self, cards: tuple[gpus.Gpu, ...] | None) -> MemorySampled | None:
-        use = gpus.measure_gpu_memory_use(cards, {process.pid for process in self.members}) if cards else None
+    def _measure_memory(self, cards: tuple[Gpu, ...]) -> MemorySampled | None:
+        use = measure_gpu_memory(cards, {process.pid for process in self.members})
         if use is None and self._memory and self._memory.source != "resident":
             return None  # the driver does not answer; another kind of memory must not take its place
         machine, swapped = psutil.virtual_memory(), processes.measure_swapped_memory(self.members)
         used, total, source = use or (processes.measure_resident_memory(self.members), machine.total, "resident")
-        if not (self._run.plan.on_cpu or any(card.unified for card in cards or ())):
+        if not (self._run.plan.on_cpu or any(card.unified for card in cards)):
             return MemorySampled(time.time(), used, total, source, swapped=swapped)
         left, cached, stalled = machine.available, machine.cached, system.read_memory_stall()
         return MemorySampled(time.time(), used, total, source, left, swapped, cached, stalled)

@@ -260,7 +260,7 @@ class RankWatch:
     def sample(self) -> RankSampled:
         """Return the rank's state now; the caller knows its host, and since when it is in this state."""
         members, memory = server_process.list_processes(self.run), system.read_system_memory()
-        cards = () if self.run.plan.on_cpu else nvml.read_gpus(_GPU_SECONDS) or ()
+        cards = () if self.run.plan.on_cpu else nvml.probe_gpus(_GPU_SECONDS).gpus
         if not cards:
             self.measure_load(time.monotonic(), sampler.measure_processor_use(members).seconds)
         state, why = self.judge(

@@ -42,8 +42,11 @@ def test_data_is_on_stdout_hints_on_stderr(serving, capfd):
     told = json.loads(capfd.readouterr().out)
     assert (told["run"], told["url"], told["key_variable"]) == (serving.id, f"{serving.url}/v1", "")
     assert told["wiring"].startswith("curl ")
+    assert main(["ps", "--json"]) == 0
+    endpoint, row = Endpoint.from_run(serving), json.loads(capfd.readouterr().out)
+    assert (row["url"], row["model"], row["key_variable"]) == (endpoint.url, endpoint.model, "")
     assert main(["ps", "-v"]) == 0
-    assert f"{serving.url}/v1" in capfd.readouterr().out
+    assert format_endpoint(endpoint) in capfd.readouterr().out
 
 
 def test_ps_and_chat_name_boot_of_experiment(serving, capfd, monkeypatch):
@@ -116,17 +119,6 @@ def test_ended_run_is_reported(serving, capfd):
     asyncio.run(lifecycle.stop_server(serving, grace=0.1))
     assert main(["ps", serving.id, "-v"]) == 0
     assert f"{serving.id} has ended" in capfd.readouterr().err
-
-
-def test_ps_has_the_endpoint(serving, capfd):
-    """With -v in the table, and in JSON always."""
-    assert main(["ps", "-v"]) == 0
-    endpoint = Endpoint.from_run(serving)
-    assert endpoint.url == f"{serving.url}/v1"
-    assert format_endpoint(endpoint) in capfd.readouterr().out
-    assert main(["ps", "--json"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["url"], told["model"], told["key_variable"]) == (endpoint.url, endpoint.model, "")
 
 
 def test_ps_shows_nccl_transport_on_other_hosts(serving, capfd, monkeypatch):

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import requests
 
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -83,10 +82,8 @@ def real_python(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def releases() -> list[wheels.Release]:
     """Every published release; a test is skipped if the package index is unreachable."""
-    try:
+    with wheels.skip_if_unreachable():
         return [(project, version) for project in PROJECTS for version in wheels.published(project)]
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,15 @@
 """`dflash-tui patch` on environments with the real files of published wheels, adopted as a user would adopt them."""
 
-import contextlib
-import hashlib
-import io
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import requests
 
-from dflash_tui.cli import main
 from dflash_tui.common import paths
 from dflash_tui.planning import patch_file
-from tests.support import wheels
+from tests.patching.conftest import tree
+from tests.support import command_line, wheels
 from tests.support.json_lines import check_lines
 from tests.support.selection import leave_to_long
 
@@ -39,38 +34,15 @@ NEEDED = {
 }
 
 
-class Done(NamedTuple):
-    stdout: str
-    stderr: str
-
-
-def dflash(*words: str | Path, code: int = 0) -> Done:
+def dflash(*words: str | Path, code: int = 0) -> command_line.Said:
     """Run the command line in this process: sixty new ones would take a minute."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            returned = main.main(list(map(str, words)))
-        except SystemExit as exit_:
-            returned = int(str(exit_.code))
-    assert returned == code, out.getvalue() + err.getvalue()
-    return Done(out.getvalue(), err.getvalue())
-
-
-def tree(folder: Path) -> str:
-    """The SHA-256 of every file's name, mode and bytes."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            digest.update(f"{path.relative_to(folder)} {path.stat().st_mode:o}".encode() + path.read_bytes())
-    return digest.hexdigest()
+    return command_line.run(*map(str, words), code=code)
 
 
 def fill(folder: Path, version: str) -> None:
     """Put the files of a published wheel into an environment, with a stand-in for its program."""
-    try:
+    with wheels.skip_if_unreachable():
         wheels.unpack("vllm", version, WANTED, next(folder.glob("lib/python3.*/site-packages")))
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
     (folder / "bin" / "vllm").write_text("#!/bin/sh\n")
 
 

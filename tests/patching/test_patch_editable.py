@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import requests
 import uv
 from msgspec.structs import replace
 
@@ -40,11 +39,9 @@ packages = ["vllm"]
 def texts() -> Mapping[str, Mapping[str, str]]:
     """The files of a release that needs the patch, and of the first that has it by itself."""
     wanted = {*TEXTS, *patch_file.load_patch(PATCH).paths}
-    try:
+    with wheels.skip_if_unreachable():
         return {version: {path: text or "" for path, text in wheels.read("vllm", version, wanted).items()}
                 for version in ("0.23.0", "0.24.0")}  # fmt: skip
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
 
 
 def checkout(folder: Path, texts: Mapping[str, str], version: str = "0.23.0") -> Path:

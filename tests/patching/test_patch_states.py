@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import requests
 from msgspec.structs import replace
 
 from dflash_tui.common import paths
@@ -35,10 +34,8 @@ CUDA_12 = ("vllm==0.20.2+cu129",)
 def read() -> Mapping[str, Mapping[str, str]]:
     """The files that patches change or look at, of four releases."""
     wanted = {path for patch in GPU for path in (*patch.paths, *(mark.path for mark in patch.fingerprints))}
-    try:
+    with wheels.skip_if_unreachable():
         texts = wheels.read_all({("vllm", version): wanted for version in ("0.20.2", "0.22.0", "0.24.0", "0.33.0")})
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
     return {version: {path: text for path, text in texts.items() if text} for (_, version), texts in texts.items()}
 
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from dflash_tui.benchmark import client, suites
-from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite, build_suite
 from dflash_tui.benchmark.server import Server
 from dflash_tui.common import bounded_http
-from dflash_tui.events import FILLER, RequestDone
+from dflash_tui.events import RequestDone
 from dflash_tui.experiments import boot
 from tests import ROOT
 from tests.support.boot_factories import modes
@@ -151,18 +150,6 @@ def test_each_number_of_streams_is_warmed_up():
     levels = boot.list_warm_ups(modes(concurrency=(1, 4)), SUITE)
     assert [(streams, suite.requests) for streams, suite in levels] == [(1, 3), (4, 6)]
     assert {prompt.max_tokens for _, suite in levels for prompt in suite.prompts} == {20, 40, 60}
-
-
-async def test_requests_under_way_match_labelled_concurrency(serve):
-    """Eight streams of a suite of one prompt and five requests: each counts two, and others keep them company."""
-    url = serve("slow=2")
-    for suite, rounds in ((SUITE, 4), (build_suite("one", SUITE.prompts[:1]), 16)):
-        record = LoadRecord(Load(8))
-        sending = client.send_suite(Server(url, "x"), suite, Sampling(), rounds=suite.rounds(1, 8), record=record)
-        done = [each async for each in sending if each.kind != FILLER]
-        sent = [(prompt.kind, number) for prompt, number in client.order_requests(suite, rounds, 0)]
-        assert sorted((each.kind, each.round) for each in done) == sorted(sent)
-        assert record.measure_window().under_way >= 7.5
 
 
 @pytest.mark.parametrize("streams", [1, 2])

@@ -114,14 +114,6 @@ def test_stopped_tune_reports_best_and_resume_command(port):
 
 
 @pytest.mark.long
-def test_published_setting_that_fails_exits_with_6(port):
-    folder = fake_engine.make(port, {7: ["broken"]})
-    told = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", code=6).stderr
-    assert "published did not start" in told
-    assert fake_engine.launches(folder) == 2
-
-
-@pytest.mark.long
 def test_short_tune_budget_names_needed_time(port):
     """The first tune ends after its only boot; the second knows what a boot takes."""
     fake_engine.make(port, WORDS)

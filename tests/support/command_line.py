@@ -35,5 +35,9 @@ def run(*words: str, code: int = 0) -> Said:
     """Run `dflash-tui` with these words in this process, which is to end with that exit code."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        assert main([*words]) == code, err.getvalue()
+        try:
+            ended: object = main([*words])
+        except SystemExit as parsed:  # by the parser
+            ended = parsed.code
+    assert ended == code, err.getvalue()
     return Said(out.getvalue(), err.getvalue())

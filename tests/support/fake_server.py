@@ -2,17 +2,17 @@
 
 It speaks the few endpoints that are asked, counts like a server with seven drafted and three accepted tokens per step,
 and misbehaves on demand: `deaf` never listens, `stubborn` ignores SIGTERM and has a child that does, `slow=S` waits
-before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `cut` ends a stream
-in the middle, `dead` reports a dead engine in the stream, `silent` sends no usage, `telling` says of each request how
-many steps it took, `log` writes down what is asked, `pace=S` waits so long before each chunk, `dies=N` ends without a
-word when it is asked for the N-th time. `busy` works on one request from the start, about 37 steps a second;
-`like=FILE` adds what a real server's /metrics said. `metrics=FILE` answers /metrics as the word in FILE says, which may
-change meanwhile: see `MISBEHAVING`. `says=FILE` logs what is in FILE at every chat, answers the first with it, refuses
-the others by it, and has it in /metrics. `host=ADDRESS` listens there. `adds=TEXT` ends each answer with that,
-`thinks=TEXT` begins it with thoughts, `calls` calls the first tool that it is given. `greets=TEXT` begins each answer
-with that. `stays=N` never sends the last piece of the first N (of all without N); `holds=N` never answers the N-th
-chat. `shares=NAME` has shared memory of that name. Tokens are named where they are asked for, one per character, and
-scored by /v1/completions: its own answer is the likeliest.
+before it answers a chat, `sleepy` never answers a second one, `refuse` answers chats with HTTP 400, `dead` reports a
+dead engine in the stream, `telling` says of each request how many steps it took, `log` writes down what is asked,
+`pace=S` waits so long before each chunk, `dies=N` ends without a word when it is asked for the N-th time. `busy` works
+on one request from the start, about 37 steps a second; `like=FILE` adds what a real server's /metrics said.
+`metrics=FILE` answers /metrics as the word in FILE says, which may change meanwhile: see `MISBEHAVING`. `says=FILE`
+logs what is in FILE at every chat, answers the first with it, refuses the others by it, and has it in /metrics.
+`host=ADDRESS` listens there. `adds=TEXT` ends each answer with that, `thinks=TEXT` begins it with thoughts, `calls`
+calls the first tool that it is given. `greets=TEXT` begins each answer with that. `stays=N` never sends the last piece
+of the first N (of all without N); `holds=N` never answers the N-th chat. `shares=NAME` has shared memory of that name.
+Tokens are named where they are asked for, one per character, and scored by /v1/completions: its own answer is the
+likeliest.
 """
 
 import itertools
@@ -144,11 +144,9 @@ class Handler(BaseHTTPRequestHandler):
                 {"choices": [{"delta": {"content": piece}} | ({"token_ids": [*map(ord, piece)]} if named else {})]}
                 | {"prompt_token_ids": PROMPT}
             )
-            if "cut" in WORDS:
-                return
         if "dead" in WORDS:
             self.event({"error": {"message": "EngineCore encountered an issue."}})
-        elif "silent" not in WORDS:
+        else:
             self.event({"choices": [{"delta": {}, "finish_reason": "length"}]})
             told = {"speculative_decoding": {"num_spec_steps": 11, "num_accepted_draft_tokens": 29}}
             tokens = sum(map(len, pieces)) if named else min(40, length)

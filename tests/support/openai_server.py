@@ -20,8 +20,8 @@ class OpenAIServer:
     models: tuple[str, ...] = ("m",)
     """None for a server that lists no models."""
     owner: str = "me"
-    texts: dict[str, str] = field(default_factory=dict)
-    """The answers to GET by their paths."""
+    texts: dict[str, Any] = field(default_factory=dict)
+    """The answers to GET by their paths, with the status where it is not 200."""
     key: str = ""
     answers_as: tuple[str, ...] = ()
     """The models that the answers name in turn, the last one for all that follow."""
@@ -42,6 +42,7 @@ class OpenAIServer:
     detokenizes: bool = True
     slow: float = 0.0
     tls: ssl.SSLContext | None = None
+    url: str = ""
     asked: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
 
     @property
@@ -69,8 +70,9 @@ class OpenAIServer:
         if self.tls:
             server.socket = self.tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{server.server_port}"
         try:
-            yield f"http{'s' if self.tls else ''}://127.0.0.1:{server.server_port}"
+            yield self.url
         finally:
             server.shutdown()
             server.server_close()
@@ -78,8 +80,10 @@ class OpenAIServer:
     def answer_get(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append((handler.path, dict(handler.headers), {}))
         listed = {"data": [{"id": model, "owned_by": self.owner} for model in self.models]}
-        texts = ({"/v1/models": json.dumps(listed)} if self.models else {}) | self.texts
-        self._send(handler, 200 if handler.path in texts else 404, texts.get(handler.path, ""))
+        texts = {**({"/v1/models": json.dumps(listed)} if self.models else {}), **self.texts}
+        time.sleep(self.slow)
+        answer = texts.get(handler.path, (404, ""))
+        self._send(handler, *(answer if isinstance(answer, tuple) else (200, answer)))
 
     def answer_post(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         self.asked.append((handler.path, dict(handler.headers), body))

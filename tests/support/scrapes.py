@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dflash_tui.events import Counters
 from dflash_tui.vllm_output.metrics import MetricsReader, Scrape
+from tests.support.values import present
 
 
 def parse_metrics(text: str) -> Scrape | None:
@@ -13,7 +14,6 @@ def parse_metrics(text: str) -> Scrape | None:
     return reader.result()
 
 
-def parse_counters(text: str) -> Counters | None:
-    """Return the counters in a body; see `parse_metrics`."""
-    scrape = parse_metrics(text)
-    return scrape.counters if scrape else None
+def parse_counters(text: str) -> Counters:
+    """Return the counters in a body of a vLLM server."""
+    return present(parse_metrics(text)).counters

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
 import requests
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, DistributionPackage, PyPISimple
@@ -38,6 +39,15 @@ def opened(project: str, version: str) -> Iterator[RemoteZip]:
     url = published(project)[version].url
     with requests.Session() as session, RemoteZip(url, session=session, timeout=60) as wheel:
         yield wheel
+
+
+@contextmanager
+def skip_if_unreachable() -> Iterator[None]:
+    """Skip a test whose package index cannot be reached."""
+    try:
+        yield
+    except requests.RequestException as error:
+        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
 
 
 def read(project: str, version: str, paths: Iterable[str]) -> Texts:

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partialmethod
 from typing import Any
 
@@ -36,7 +37,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
-from tests.tui.panel import text
+from tests.tui.panel import app, feed, text
 
 BASE = 1795224240.0  # 2026-11-21 01:24:00 UTC
 HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/]"
@@ -166,6 +167,21 @@ def five_requests(at: float) -> list[AnyEvent]:
 
 def ready_at(events: list[AnyEvent]) -> float:
     return next(event.at for event in events if isinstance(event, PhaseStarted) and event.phase is Phase.UP)
+
+
+@asynccontextmanager
+async def panel_on_run(
+    recorded: tuple[Sequence[AnyEvent], float],
+    *more: AnyEvent,
+    run: Run | None = None,
+    size: tuple[int, int] = (120, 36),
+) -> AsyncIterator[tuple[DflashApp, Pilot[str]]]:
+    """Open the panel on a run of which these events are known, at that time."""
+    events, now = recorded
+    panel = app(now=now)
+    async with panel.run_test(size=size) as pilot:
+        await feed(pilot, run or a_run(), [*events, *more])
+        yield panel, pilot
 
 
 @pytest.fixture

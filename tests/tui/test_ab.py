@@ -1,6 +1,7 @@
 """An A/B on the panel: its boots while it runs, its verdict, the list of all; from folders as a driver writes them."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 from textual.pilot import Pilot
@@ -40,20 +41,22 @@ def has(panel: DflashApp, words: str) -> bool:
     return words in text(panel)
 
 
-async def opened(pilot: Pilot[str], identity: str, words: str) -> DflashApp:
-    panel = pilot.app
-    assert isinstance(panel, DflashApp)
-    panel.show_experiment(identity)
-    await wait_for(pilot, lambda: words in text(panel))
-    return panel
+@asynccontextmanager
+async def opened(
+    identity: str, words: str, *, size: tuple[int, int] = (120, 36)
+) -> AsyncIterator[tuple[DflashApp, Pilot[str]]]:
+    """Open the panel on an experiment, and wait for these words."""
+    panel = DflashApp(now=lambda: NOW, probe=lambda: NO_GPU)
+    async with panel.run_test(size=size) as pilot:
+        panel.show_experiment(identity)
+        await wait_for(pilot, lambda: words in text(panel))
+        yield panel, pilot
 
 
 async def test_starting_boot_shows_its_phases():
     """Which boot of how many and of which arm, in the order; and nobody asks the server that is measured."""
     running(a_design())
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 40)) as pilot:
-        await opened(pilot, a_design().id, "boot 2 of 4: B compile")
+    async with opened(a_design().id, "boot 2 of 4: B compile", size=(120, 40)) as (panel, pilot):
         for words in (
             "◐ A/B RUNNING SYNTHETIC  1 of 4 boots  demo-cpu",
             "! not a real model's figures: hand-made toy weights",
@@ -76,9 +79,7 @@ async def test_halted_experiment_shows_reason_and_resume_key():
         design,
         [*told(design, made[:2]), BootBegan(BASE + 900, 2, 1, "x"), ExperimentHalted(BASE + 990, f"stopped {HOSTILE}")],
     )
-    panel = app(now=NOW)
-    async with panel.run_test(size=(60, 20)) as pilot:
-        await opened(pilot, design.id, "■ A/B HALTED")
+    async with opened(design.id, "■ A/B HALTED", size=(60, 20)) as (panel, pilot):
         await shows(pilot, "nothing runs", f"\n stopped {HOSTILE[:9]}", "halted: stopped [/] [red]evil")
         assert "preparing" not in text(panel)
         await wait_for(pilot, lambda: "⏎ Resume" in text(panel))
@@ -90,9 +91,7 @@ async def test_finished_experiment_opens_verdict_by_itself():
     report = a_report()
     folder = written(report.design, told(report.design, report.boots))
     store.record_driver(folder)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await opened(pilot, report.design.id, "4 of 4 boots")
+    async with opened(report.design.id, "4 of 4 boots") as (panel, pilot):
         store.write_json(folder / store.REPORT, report)
         store.append_event(folder, ExperimentFinished(BASE + 2000))
         await wait_for(pilot, lambda: "is faster than eager: 1.8" in text(panel))
@@ -107,9 +106,7 @@ async def test_finished_experiment_opens_verdict_by_itself():
 async def test_report_shows_verdict_before_arms_and_prompts():
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await opened(pilot, report.design.id, "is faster than eager: 1.8")
+    async with opened(report.design.id, "is faster than eager: 1.8", size=(80, 24)) as (panel, pilot):
         await shows(pilot, "real model's figures", "● A eager")
         assert text(panel).index("▲ compile is faster") < text(panel).index("● A eager")
         parts = {"caught up after", "◆ B compile", "LongCode", "all ", "│", "━", "first request"}
@@ -132,9 +129,7 @@ async def test_sweep_shows_plateau():
     design = a_design(plans, order=(0, 1, 2, 3, 3, 2, 1, 0), vary="n")
     report = verdict.build_report(design, boots(design, (10.0, 10.0, 10.0, 8.0), al=(2.6, 3.1, 3.1, 3.2)))
     written(design, told(design, report.boots), report)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 44)) as pilot:
-        await opened(pilot, design.id, "1 of 3")
+    async with opened(design.id, "1 of 3", size=(120, 44)) as (_, pilot):
         await shows(pilot, "★ n=6", "★ recommended: n=6", "fastest measured: n=", "= n=8", "= as fast as")
         await pilot.press("right")
         await shows(pilot, "2 of 3", "n=8 is faster than n=4")
@@ -143,9 +138,7 @@ async def test_sweep_shows_plateau():
 async def test_the_report_is_written_beside_the_experiment():
     report = a_report()
     folder = written(report.design, told(report.design, report.boots), report)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await opened(pilot, report.design.id, "▲ compile is faster")
+    async with opened(report.design.id, "▲ compile is faster") as (panel, pilot):
         await shows(pilot, "→ share it: s; keep the faster one as a recipe: k")
         await pilot.press("s")
         path = folder / "report.md"
@@ -173,9 +166,7 @@ async def test_plus_adds_boots_after_a_question(monkeypatch):
 
     monkeypatch.setattr(controller, "extend_experiment", lambda design, boots: extended.append((design.id, boots)))
     monkeypatch.setattr(verdict_screen, "confirm_design", trust)
-    panel = app(now=NOW)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await opened(pilot, report.design.id, "▲ compile is faster")
+    async with opened(report.design.id, "▲ compile is faster") as (panel, pilot):
         await pilot.press("+")
         await shows(pilot, "Add boots?")
         await pilot.press("y")
@@ -186,10 +177,7 @@ async def test_plus_adds_boots_after_a_question(monkeypatch):
 async def test_k_keeps_faster_arm_as_recipe():
     report = a_report()
     written(report.design, told(report.design, report.boots), report)
-    panel = DflashApp(now=lambda: NOW, probe=lambda: NO_GPU)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await shows(pilot, "✓ demo-cpu")
-        await opened(pilot, report.design.id, "▲ compile is faster")
+    async with opened(report.design.id, "▲ compile is faster") as (_, pilot):
         await pilot.press("k")
         await shows(pilot, "wrote ", "demo-cpu-tuned.yaml")
         await pilot.press("1")

@@ -18,7 +18,7 @@ from dflash_tui.tui.dialogs.doctor import RemedyDialog, plan_relaunch
 from dflash_tui.tui.screens.run import build_player
 from dflash_tui.tui.widgets.run_view import FailurePane
 from tests.support import command_line, recordings
-from tests.tui.conftest import a_run, recorded
+from tests.tui.conftest import a_run, panel_on_run, recorded
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 DEMO = LaunchRequest(recipe="demo-cpu")
@@ -46,9 +46,7 @@ def ended(name: str, code: int = 1) -> list[AnyEvent]:
     ],
 )  # fmt: skip
 async def test_cause_evidence_and_remedy_need_no_scrolling(name, code, told):
-    panel = app(now=1e10)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(request=DEMO), ended(name, code))
+    async with panel_on_run((ended(name, code), 1e10), run=a_run(request=DEMO)) as (panel, pilot):
         await shows(pilot, "✗ FAILED", "cause", "evidence", "to do", *told)
         assert panel.run_screen.query_one(FailurePane).max_scroll_y == 0
         await pilot.resize_terminal(80, 24)
@@ -58,10 +56,8 @@ async def test_cause_evidence_and_remedy_need_no_scrolling(name, code, told):
 
 async def test_fix_key_shows_and_launches_new_command(monkeypatch):
     """F shows what changes; enter checks it like every launch, and hands it on with what was changed."""
-    panel = app(now=1e10)
     wanted: list[Plan] = []
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, of_demo(), ended("fail_max_model_len_kv"))
+    async with panel_on_run((ended("fail_max_model_len_kv"), 1e10), run=of_demo()) as (panel, pilot):
         await pilot.press("f")
         await wait_for(pilot, lambda: "changes of vLLM" in text(panel))
         seen = text(panel)
@@ -76,9 +72,9 @@ async def test_fix_key_shows_and_launches_new_command(monkeypatch):
 
 async def test_number_or_arrows_choose_remedy(tmp_path):
     """The first is highlighted; esc leaves everything as it is."""
-    panel = app(now=1e10)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, of_demo("--set", f"drafter.model={tmp_path}"), ended("fail_dflash_bad_target_layers", 0))
+    async with panel_on_run(
+        (ended("fail_dflash_bad_target_layers", 0), 1e10), run=of_demo("--set", f"drafter.model={tmp_path}")
+    ) as (panel, pilot):
         await pilot.press("f")
         await wait_for(pilot, lambda: isinstance(panel.screen, RemedyDialog))
         dialog = panel.screen
@@ -149,9 +145,7 @@ async def test_unwritable_failure_report_is_reported(folders):
 
 async def test_failure_keys_appear_only_after_failure(live):
     """A healthy server has nothing to fix."""
-    panel = app(now=live[1])
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(request=DEMO), live[0])
+    async with panel_on_run(live, run=a_run(request=DEMO)) as (panel, pilot):
         assert "Fix" not in text(panel)
         await pilot.press("f", "u")
         assert panel.screen is panel.run_screen

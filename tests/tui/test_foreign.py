@@ -1,15 +1,12 @@
 """A server that is not ours, at its URL: what is shown of it, what it is asked, and what its answers may be."""
 
-import contextlib
 import json
 import socket
 import socketserver
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,58 +19,19 @@ from dflash_tui.monitoring.foreign_server import ForeignServer, FoundServer
 from dflash_tui.tui.app import DflashApp
 from tests.support import recordings
 from tests.support.fake_runs import free_port
+from tests.support.openai_server import OpenAIServer
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 
-METRICS = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end").encode()
-Answer = tuple[int, bytes]
-
-
-class Foreign:
-    """Answers GET with `answers`, or 200 and nothing; remembers what was asked and with which key."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Answer | Callable[[], Answer]] = {
-            "/metrics": (200, METRICS),
-            "/version": (200, b'{"version": "0.26.0"}'),
-            "/v1/models": (200, b'{"data": [{"id": "google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long"}]}'),
-        }
-        self.asked: list[tuple[str, str]] = []
-        self.keys: set[str | None] = set()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-            def do_GET(self) -> None:
-                outer.asked.append((self.command, self.path))
-                outer.keys.add(self.headers["Authorization"])
-                answer = outer.answers.get(self.path, (200, b""))
-                status, body = answer() if callable(answer) else answer
-                self.send_response(status)
-                if status == 302:
-                    self.send_header("Location", "/elsewhere")
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
-
-            do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the names that http.server asks for
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+METRICS = recordings.metrics("h200-vllm-0.26.0/g26-dflash-compile", "end")
+NAME = "google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long"
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server(monkeypatch) -> Iterator[OpenAIServer]:
     monkeypatch.setattr(foreign_server, "INTERVAL", 0.05)
-    made = Foreign()
-    yield made
-    made.close()
+    made = OpenAIServer(models=(NAME,), texts={"/health": "", "/metrics": METRICS, "/version": '{"version": "0.26.0"}'})
+    with made.serve():
+        yield made
 
 
 async def first(server: ForeignServer, count: int) -> list[AnyEvent]:
@@ -96,38 +54,38 @@ async def test_foreign_server_gets_only_four_get_requests(server):
     assert latencies.ttft
     assert latencies.tpot
     assert isinstance(again, Sampled)
-    assert found.identity == ("google/gemma-4-26B-A4B-it-with-a-name-that-is-much-too-long", "0.26.0")
-    assert set(server.asked) == {("GET", path) for path in ("/health", "/metrics", "/version", "/v1/models")}
-    assert server.keys == {None}
+    assert found.identity == (NAME, "0.26.0")
+    assert {path for path, _, _ in server.asked} == {"/health", "/metrics", "/version", "/v1/models"}
+    assert server.bodies == []
+    assert not any("Authorization" in headers for _, headers, _ in server.asked)
 
 
 async def test_the_key_comes_from_its_variable_only(server, monkeypatch):
     monkeypatch.setenv(foreign_server.KEY_VARIABLE, "k-123")
     monkeypatch.setenv("OPENAI_API_KEY", "not-for-you")
     await first(ForeignServer(server.url), 2)
-    assert server.keys == {"Bearer k-123"}
+    assert {headers["Authorization"] for _, headers, _ in server.asked} == {"Bearer k-123"}
 
 
 @pytest.mark.parametrize(
     ("path", "answer", "said"),
     [
-        ("/health", (401, b""), "if the server requires an API key, set DFLASH_TUI_API_KEY"),
-        ("/metrics", (200, b"<html>hello</html>"), "no counter of a vLLM server"),
-        ("/metrics", (200, b"x" * (bounded_http.BODY_LIMIT + 1)), "more than 4 MiB"),
+        ("/health", (401, ""), "if the server requires an API key, set DFLASH_TUI_API_KEY"),
+        ("/metrics", "<html>hello</html>", "no counter of a vLLM server"),
+        ("/metrics", "x" * (bounded_http.BODY_LIMIT + 1), "more than 4 MiB"),
     ],
 )
 async def test_a_bad_answer_is_reported(server, path, answer, said):
-    server.answers[path] = answer
+    server.texts[path] = answer
     (event,) = await first(ForeignServer(server.url), 1)
     assert isinstance(event, HealthChanged)
     assert event.health is Health.UNHEALTHY
     assert said in event.detail
-    assert ("GET", "/elsewhere") not in server.asked
 
 
-@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": [7]}'])
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"data": [7]}'])
 async def test_malformed_foreign_identity_is_tolerated(server, body):
-    server.answers |= {"/version": (200, body), "/v1/models": (200, body)}
+    server.texts |= {"/version": body, "/v1/models": body}
     found = ForeignServer(server.url)
     await first(found, 2)
     assert found.identity.model == ""
@@ -135,12 +93,7 @@ async def test_malformed_foreign_identity_is_tolerated(server, body):
 
 async def test_endless_foreign_answer_times_out(server, monkeypatch):
     monkeypatch.setattr(foreign_server, "WHOLE", 0.3)
-
-    def late() -> Answer:
-        time.sleep(2)
-        return 200, b""
-
-    server.answers["/health"] = late
+    server.slow = 2.0
     (event,) = await first(ForeignServer(server.url), 1)
     assert isinstance(event, HealthChanged)
     assert event.health is Health.UNHEALTHY
@@ -177,11 +130,11 @@ async def test_foreign_server_screen_offers_no_own_keys(server):
             panel.clear_notifications()
         await pilot.press("l")
         assert not panel.screen.is_modal
-        assert {command for command, _ in server.asked} == {"GET"}
+        assert server.bodies == []
         await pilot.press("exclamation_mark")
         assert panel.screen.is_modal
         await pilot.press("escape")
-        server.answers["/health"] = (500, b"")
+        server.texts["/health"] = (500, "")
         await shows(pilot, "✗ UNHEALTHY", "! /health: HTTP 500")
         await pilot.press("1")
         assert panel.current_mode == "launch"
@@ -211,10 +164,12 @@ async def test_impossible_figures_do_not_end_panel(server):
     lines = [f'vllm:{name}{{engine="{engine}"}} 1.7e308' for engine in range(2)
              for name in ("num_requests_running", "request_success_total", "prompt_tokens_total")]  # fmt: skip
     places = [f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1' for place in range(3000)]
-    server.answers["/metrics"] = (200, "\n".join(["vllm:generation_tokens_total 5", *lines, *places, ""]).encode())
+    server.texts["/metrics"] = "\n".join(["vllm:generation_tokens_total 5", *lines, *places, ""])
     panel = DflashApp(foreign=ForeignServer(server.url), probe=lambda: NO_GPU, load=dict)
     async with panel.run_test(size=(80, 24)) as pilot:
-        await wait_for(pilot, lambda: "● HEALTHY" in text(panel) and server.asked.count(("GET", "/metrics")) > 3)
+        await wait_for(
+            pilot, lambda: "● HEALTHY" in text(panel) and [path for path, _, _ in server.asked].count("/metrics") > 3
+        )
         await shows(pilot, "● HEALTHY")
 
 
@@ -225,8 +180,8 @@ def test_lines_show_its_figures_and_alarms(server):
         assert process.stderr
         rows = [process.stdout.readline() for _ in range(3)]  # the first figures may be of one reading
         said = [process.stderr.readline()]
-        for answer, words in (((500, b""), "  → "), ((200, b""), "✓ hang: over after")):
-            server.answers["/health"] = answer
+        for answer, words in (((500, ""), "  → "), ("", "✓ hang: over after")):
+            server.texts["/health"] = answer
             while words not in said[-1]:
                 said.append(process.stderr.readline())
                 assert said[-1], said

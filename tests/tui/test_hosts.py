@@ -22,7 +22,7 @@ from dflash_tui.tui.dialogs.doctor import plan_relaunch
 from dflash_tui.tui.dialogs.hosts import list_used_hosts
 from dflash_tui.tui.render.run import render_ranks
 from dflash_tui.vllm_output.log_reader import LogReader
-from tests.tui.conftest import BASE, a_recipe, a_run
+from tests.tui.conftest import BASE, a_recipe, a_run, panel_on_run
 from tests.tui.panel import app, feed, shows, text, wait_for, words
 
 GIB = 1 << 30
@@ -182,15 +182,13 @@ async def test_launch_preparation_shows_both_hosts():
 
 
 async def test_screen_shows_other_hosts_state_and_log(live, folders):
-    events, now = live
+    now = live[1]
     run = a_pair()
     run.folder.mkdir(parents=True)
     (run.folder / "rank1.log").write_text("a line of rank 1\n")
     lost = RankSampled(now - 3, 1, "spark-b", RankState.LOST, now - 3, "nothing heard for 5 s")
     fine = replace(lost, state=RankState.RUNNING, why="", resident=5 * GIB, available=50 * GIB, total=100 * GIB)
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, run, [*events, fine])
+    async with panel_on_run(live, fine, run=run, size=(80, 24)) as (panel, pilot):
         await shows(pilot, "rank 1 spark-b", "● running", "5.0 GiB", "50.0 GiB free")
         panel.run_screen.view.take(lost)
         panel.run_screen.view.draw()

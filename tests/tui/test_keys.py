@@ -8,8 +8,8 @@ from dflash_tui.tui.dialogs.basic import TextDialog, list_keys
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.palette import PanelCommands
 from dflash_tui.tui.screens.launch import LaunchScreen
-from tests.tui.conftest import a_recipe, a_run
-from tests.tui.panel import app, feed, shows, text, wait_for
+from tests.tui.conftest import a_recipe, panel_on_run
+from tests.tui.panel import app, shows, text, wait_for
 
 
 async def test_narrow_screen_offers_chat_help_and_quit():
@@ -95,10 +95,7 @@ async def test_help_key_closes_the_help():
 
 
 async def test_start_help_explains_phases(starting):
-    events, now = starting
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    async with panel_on_run(starting, size=(80, 24)) as (panel, pilot):
         explained = dict(list_keys(panel.screen)[-1].keys)
         assert {*Phase, *Step, Health.HEALTHY, Health.WARM} <= set(explained)
         await pilot.press("question_mark", "end")

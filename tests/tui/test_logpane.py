@@ -9,8 +9,8 @@ from dflash_tui.tui.widgets.log_pane import LogPane, LogRows
 from dflash_tui.vllm_output import log_reader
 from dflash_tui.vllm_output.known_failures import explain_benign_warning
 from tests.support import recordings
-from tests.tui.conftest import HOSTILE, a_run
-from tests.tui.panel import app, feed, shows, wait_for
+from tests.tui.conftest import HOSTILE, panel_on_run
+from tests.tui.panel import shows, wait_for
 
 # What is left of warnings when the known ones are taken away: each of these says something about its run.
 TOLD = ("engine core exited unexpectedly", "random seed is set to 0")
@@ -53,10 +53,7 @@ def test_no_failure_cause_is_called_harmless(name):
 
 
 async def test_harmless_warnings_are_marked_and_explained_once(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
+    async with panel_on_run(live) as (panel, pilot):
         await pilot.press("l")
         shown = texts(pane_of(panel))
         marked = [line for line in shown if line[9:11] == "~ "]
@@ -66,17 +63,15 @@ async def test_harmless_warnings_are_marked_and_explained_once(live):
 
 
 async def test_log_level_hides_lower_levels(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        extra = [
-            LogLine(now, "it is bad", "ERROR", "x.py"),
-            LogLine(now, "Traceback (most recent call last):"),
-            LogLine(now, '  File "y.py", line 3'),
-            LogLine(now, "Enforce eager set, disabling torch.compile", "WARNING", "x.py"),
-            LogLine(now, "all is well", "INFO", "x.py"),
-        ]
-        await feed(pilot, a_run(), [*events, *extra])
+    now = live[1]
+    extra = [
+        LogLine(now, "it is bad", "ERROR", "x.py"),
+        LogLine(now, "Traceback (most recent call last):"),
+        LogLine(now, '  File "y.py", line 3'),
+        LogLine(now, "Enforce eager set, disabling torch.compile", "WARNING", "x.py"),
+        LogLine(now, "all is well", "INFO", "x.py"),
+    ]
+    async with panel_on_run(live, *extra) as (panel, pilot):
         pane = pane_of(panel)
         await pilot.press("l")
         await wait_for(pilot, lambda: pane.rows.width > 100)
@@ -97,10 +92,8 @@ async def test_log_level_hides_lower_levels(live):
 
 
 async def test_key_scrolls_log_sideways_by_half_width(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, LogLine(now, "x" * 900, "INFO", "x.py")])
+    now = live[1]
+    async with panel_on_run(live, LogLine(now, "x" * 900, "INFO", "x.py")) as (panel, pilot):
         await pilot.press("l")
         pane = pane_of(panel)
         await wait_for(pilot, lambda: pane.max_scroll_x > 400)
@@ -109,10 +102,8 @@ async def test_key_scrolls_log_sideways_by_half_width(live):
 
 
 async def test_scrolling_up_pauses_following_until_end_key(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *lines(now, 200)])
+    now = live[1]
+    async with panel_on_run(live, *lines(now, 200)) as (panel, pilot):
         pane = pane_of(panel)
         await shows(pilot, "server.log · following")
         await pilot.press("up", "up")
@@ -132,10 +123,8 @@ async def test_scrolling_up_pauses_following_until_end_key(live):
 
 
 async def test_search_finds_counts_and_steps(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *lines(now, 60, words=f"Needle {HOSTILE}"), *lines(now + 99, 300)])
+    now = live[1]
+    async with panel_on_run(live, *lines(now, 60, words=f"Needle {HOSTILE}"), *lines(now + 99, 300)) as (panel, pilot):
         pane = pane_of(panel)
         await pilot.press("slash", *"needle")
         await pilot.pause()
@@ -153,10 +142,8 @@ async def test_search_finds_counts_and_steps(live):
 
 
 async def test_log_flood_is_written_in_pieces_completely(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
+    now = live[1]
+    async with panel_on_run(live) as (panel, _):
         for line in lines(now, 3 * MAX_LINES):
             panel.run_screen.view.take(line)
         pane = pane_of(panel)
@@ -169,10 +156,8 @@ async def test_log_flood_is_written_in_pieces_completely(live):
 
 async def test_the_mouse_selects_lines(live):
     """Rows tell their places while the mouse is over them: what is dragged over is what is copied."""
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *lines(now, 100)])
+    now = live[1]
+    async with panel_on_run(live, *lines(now, 100)) as (panel, pilot):
         await pilot.press("l")
         await pilot.pause()
         pane = pane_of(panel)
@@ -231,11 +216,9 @@ def test_errors_are_wrapped_unasked():
 
 
 async def test_wrapping_and_folding_keep_reading_position(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        long = [LogLine(now, f"line {place} {'word ' * 40}", "INFO", "x.py") for place in range(600)]
-        await feed(pilot, a_run(), [*events, *ROUTES, *long, *ANSWERED])
+    now = live[1]
+    long = [LogLine(now, f"line {place} {'word ' * 40}", "INFO", "x.py") for place in range(600)]
+    async with panel_on_run(live, *ROUTES, *long, *ANSWERED, size=(80, 24)) as (panel, pilot):
         pane = pane_of(panel)
         await pilot.press("l", "w")
         await shows(pilot, "▸ 3 answered requests; z opens", "server.log · following")

@@ -8,7 +8,7 @@ from dflash_tui.common.errors import EngineError
 from dflash_tui.events import Counters, Exited, LogLine, RequestDone, Sampled, Suspended
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.log_pane import LogPane
-from tests.tui.conftest import HOSTILE, a_run
+from tests.tui.conftest import HOSTILE, a_run, panel_on_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 
@@ -26,10 +26,8 @@ async def test_error_before_launch_stays_shown():
 
 
 async def test_keys_freeze_display_change_span_and_log(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), events)
+    now = live[1]
+    async with panel_on_run(live) as (panel, pilot):
         await pilot.press("space")
         await shows(pilot, "FROZEN")
         panel.run_screen.view.take(LogLine(now, "said while frozen"))
@@ -71,9 +69,7 @@ async def test_server_keys_are_hidden_without_server(live):
 
 
 async def test_prompts_wait_until_server_answers(starting):
-    panel = app(now=starting[1])
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), starting[0])
+    async with panel_on_run(starting) as (panel, pilot):
         await pilot.press("b")
         assert "Send prompts" not in text(panel)
         assert panel.run_screen._sending is None
@@ -101,10 +97,7 @@ async def test_refused_prompt_shows_full_reason(live, monkeypatch):
 
 
 async def test_c_cycles_charts_on_small_screen(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    async with panel_on_run(live, size=(80, 24)) as (panel, pilot):
         seen = []
         for _ in range(5):
             seen += [chart.id for chart in panel.run_screen.query(Chart) if chart.display]
@@ -115,10 +108,8 @@ async def test_c_cycles_charts_on_small_screen(live):
 
 
 async def test_alarms_notify_and_open_in_full(live):
-    events, now = live
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    now = live[1]
+    async with panel_on_run(live, size=(80, 24)) as (panel, pilot):
         panel.run_screen.view.take(Suspended(now - 5, (4711,)))
         panel.run_screen.view.draw()
         await wait_for(pilot, lambda: re.search("! .* suspended .* 5 s", text(panel)) is not None)
@@ -131,15 +122,13 @@ async def test_alarms_notify_and_open_in_full(live):
 
 
 async def test_the_published_cycle_is_seen_and_named(live):
-    events, now = live
+    now = live[1]
     speeds = (221, 214, 218, 222, 230, 103, 59, 62, 62, 212) * 4
     done = [
         RequestDone(now - 50 + place, "Code", 256, 30, 0.2, 2.0, speed, "length", steps=100, accepted=400)
         for place, speed in enumerate(speeds)
     ]
-    panel = app(now=now)
-    async with panel.run_test(size=(120, 36)) as pilot:
-        await feed(pilot, a_run(), [*events, *done])
+    async with panel_on_run(live, *done) as (panel, pilot):
         await wait_for(pilot, lambda: re.search("4 of every 10 .* 62 instead of 21", text(panel)) is not None)
         await shows(pilot, "every 10: 6 fast, 4 slow", "▄▃▃▃")
         panel.run_screen.view.prepare(a_run().plan)

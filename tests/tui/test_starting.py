@@ -7,7 +7,7 @@ from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, Request
 from dflash_tui.monitoring import startup_history
 from dflash_tui.runs.run import Run
 from tests.support import recorded_startups, recordings
-from tests.tui.conftest import BASE, a_run
+from tests.tui.conftest import BASE, a_run, panel_on_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 FIRST = RequestDone(BASE + 100, WARM_UP, tokens=8, ttft=1.2, total=2.5)
@@ -30,13 +30,10 @@ def leave(run: Run, name: str, recording: str) -> None:
 
 async def test_estimate_shows_number_of_earlier_starts(starting):
     """The panel finds the starts of the same kind by itself and says what it expects, and from how many."""
-    events, now = starting
     for number in range(2):
         leave(a_run(), f"earlier-{number}", "cpu-vllm-0.32.0/dflash_compile_cold")
     leave(a_run(num_speculative_tokens=0), "another", "cpu-vllm-0.32.0/dflash_compile_cold")
-    panel = app(now=now)
-    async with panel.run_test(size=(80, 24)) as pilot:
-        await feed(pilot, a_run(), events)
+    async with panel_on_run(starting, size=(80, 24)) as (panel, pilot):
         await wait_for(pilot, lambda: len(panel.run_screen.view.earlier) == 2)
         panel.run_screen.view.draw()
         await shows(pilot, "◐ compile", "≈ 50 s (2 starts)", "→ ready in ≈ ", "from 2 cold starts)")

@@ -11,8 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from dflash_tui.common.private_files import acquire_lock
 from dflash_tui.engines import engine_python, environments
 from dflash_tui.engines.environments import MAKING, MARKER, PATCHED_IN_PLACE, Engine
 from dflash_tui.engines.patching import status, text_edits
-from dflash_tui.engines.patching.status import PatchState, PatchStatus
+from dflash_tui.engines.patching.status import PatchState
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.patch_file import Patch
 
@@ -61,16 +60,17 @@ def make_patched_engine(
             hint="python3 -m venv creates one; without --engine dflash-tui creates its own",
         )
     private_files.ensure_private_folder(folder.parent)
-    with _hold_lock(folder):
+    with open(folder.with_name(f".{folder.name}.lock"), "ab", opener=private_files.open_private) as lock:
+        if not acquire_lock(lock.fileno(), _TIMEOUT, engine_python.raise_if_cancelled):
+            raise PatchError(f"another dflash-tui is making {folder}", hint="try again when it is done")
         if found := environments.find_engine(folder):
             return PatchedEngine(found)
         needed = _select_needed(patches, base, hardware)
-        edited = _edit_texts(base, needed)
         making = folder.with_name(f"{MAKING}{folder.name}")
         for left in (making, folder):
             shutil.rmtree(left, ignore_errors=True)
         try:
-            return _make(base, making, folder, needed, edited)
+            return _make(base, making, folder, needed)
         except OSError as error:
             hint = "free some space" if error.errno == errno.ENOSPC else "make the folder writable"
             evidence = f"{error.filename or ''}: {error.strerror}".lstrip(": ")
@@ -81,52 +81,35 @@ def make_patched_engine(
 
 def preview_patches(patches: Sequence[Patch], engine: Engine, hardware: Hardware | None = None) -> dict[str, str]:
     """Return a unified diff per file for the patches that the engine needs; raise PatchError if one does not fit."""
-    before = status.read_files(engine, {path for patch in patches for path in patch.paths}).texts
-    edited = _edit_texts(engine, _select_needed(patches, engine, hardware))
-    return {path: text_edits.diff_file(path, before[path] or "", text) for path, text in sorted(edited.items())}
+    needed = _select_needed(patches, engine, hardware)
+    return text_edits.diff_patches(needed, status.read_files(engine, {path for p in needed for path in p.paths}).texts)
 
 
 def _select_needed(patches: Sequence[Patch], base: Engine, hardware: Hardware | None) -> list[Patch]:
     states = {patch.name: status.find_patch_status(patch, base, hardware) for patch in patches}
     for patch in patches:
-        if states[patch.name].state is PatchState.DRIFTED:
-            raise _build_drift_error(patch, base, states[patch.name])
+        if (found := states[patch.name]).state is PatchState.DRIFTED:
+            mend = f"dflash-tui engine remove {Path(base.folder).name}, and install it again"
+            if base.adopted or base.source_tree:
+                mend = f"update vLLM in {base.source_tree or base.folder}"
+            raise PatchError(
+                f"patch {patch.name} does not fit {base.distribution} {base.vllm}",
+                evidence=found.drift.rstrip() or found.why,
+                hint=f"{mend}, launch without the patch (--set patches.{patch.name}=false), or report it: {patch.link}",
+            )
     needed = [patch for patch in patches if states[patch.name].state is PatchState.NEEDED]
     status.check_dependencies(needed, base, hardware)
     return needed
 
 
-def _build_drift_error(patch: Patch, base: Engine, state: PatchStatus) -> PatchError:
-    mend = f"dflash-tui engine remove {Path(base.folder).name}, and install it again"
-    if base.adopted or base.source_tree:
-        mend = f"update vLLM in {base.source_tree or base.folder}"
-    return PatchError(
-        f"patch {patch.name} does not fit {base.distribution} {base.vllm}",
-        evidence=state.drift.rstrip() or state.why,
-        hint=f"{mend}, launch without the patch (--set patches.{patch.name}=false), or report it: {patch.link}",
-    )
-
-
-def _edit_texts(base: Engine, needed: Sequence[Patch]) -> dict[str, str]:
-    names = {path for patch in needed for path in patch.paths}
-    return text_edits.patch_texts(needed, status.read_files(base, names).texts)
-
-
-@contextmanager
-def _hold_lock(folder: Path) -> Iterator[None]:
-    with open(folder.with_name(f".{folder.name}.lock"), "ab", opener=private_files.open_private) as lock:
-        if not acquire_lock(lock.fileno(), _TIMEOUT, engine_python.raise_if_cancelled):
-            raise PatchError(f"another dflash-tui is making {folder}", hint="try again when it is done")
-        yield
-
-
-def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edited: dict[str, str]) -> PatchedEngine:
+def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch]) -> PatchedEngine:
     began = time.monotonic()
+    before = status.read_files(base, {path for patch in needed for path in patch.paths})
+    edited = text_edits.patch_texts(needed, before.texts)
     clone_environment(base, making, folder)
     clone = replace(base, folder=str(making), adopted=False, base=base.folder, package="")
-    before = status.read_files(base, edited).digests
     for path, text in edited.items():
-        _replace_file(status.resolve_vllm_file(clone, path), text)
+        _replace_file(status.resolve_vllm_file(clone, path), text.encode())
     engine_python.raise_if_cancelled()
     note = _check_imports(base, clone, edited)
     after = status.read_files(clone, edited).digests
@@ -136,18 +119,19 @@ def _make(base: Engine, making: Path, folder: Path, needed: Sequence[Patch], edi
         installed_at=time.time(),
         seconds=time.monotonic() - began,
         patch_digests=base.patch_digests | {patch.name: patch.digest for patch in needed},
-        edited=base.edited | {path: (base.edited.get(path, (before[path],))[0], after[path]) for path in edited},
+        edited=base.edited
+        | {path: (base.edited.get(path, (before.digests[path],))[0], after[path]) for path in edited},
     )
     private_files.write_private_file(making / MARKER, msgspec.json.encode(engine))
     making.rename(folder)
     return PatchedEngine(engine, tuple(patch.name for patch in needed), note)
 
 
-def _replace_file(file: Path, text: str) -> None:
+def _replace_file(file: Path, data: bytes) -> None:
     """Replace a hard link with a new file, and delete the byte code of the old one."""
     mode = file.stat().st_mode
     file.unlink()
-    file.write_text(text, encoding="utf-8", newline="")
+    file.write_bytes(data)
     file.chmod(mode & ~0o002)
     for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
         stale.unlink()
@@ -213,10 +197,7 @@ def _rename_environment(file: Path, prefixes: Iterable[bytes], final: bytes) -> 
         return
     for prefix in prefixes:
         text = re.sub(re.escape(prefix) + rb"(?![\w.-])", lambda _: final, text)
-    mode = file.stat().st_mode
-    file.unlink()
-    file.write_bytes(text)
-    file.chmod(mode)
+    _replace_file(file, text)
 
 
 def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:

@@ -28,8 +28,7 @@ def preview_on_wheel(patches: Sequence[Patch], spec: EngineSpec) -> dict[str, st
     """Return a unified diff per file for patches on the wheel that `spec` would install."""
     paths = {path for patch in patches for path in patch.paths}
     texts = _read_files(_find_wheel(spec), paths, spec) if paths else {}
-    after = text_edits.patch_texts(patches, texts)
-    return {path: text_edits.diff_file(path, texts[path] or "", new) for path, new in sorted(after.items())}
+    return text_edits.diff_patches(patches, texts)
 
 
 def _find_wheel(spec: EngineSpec) -> str:

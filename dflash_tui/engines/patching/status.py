@@ -138,60 +138,46 @@ def find_patch_status(patch: Patch, engine: Engine, hardware: Hardware | None = 
         other = f"this engine was made with another edition of it; one is made from {engine.base} with this one"
         return PatchStatus(patch.name, PatchState.DRIFTED, other)
     files = read_files(engine, {*patch.paths, *(fingerprint.path for fingerprint in patch.fingerprints)})
-    status = _find_applied(patch, engine, build, files, why) or _judge_absent(patch, build, files, why)
-    judged = status.state is not PatchState.NOT_APPLICABLE
-    notes = [status.why, patch_file.explain_caveat(patch, build) if judged else ""]
-    return msgspec.structs.replace(status, why="; ".join(filter(None, notes)))
+    state, reason = _judge_source(patch, engine, build, files.texts, why)
+    caveat, drift = patch_file.explain_caveat(patch, build), ""
+    if state is PatchState.DRIFTED:
+        reason = "; ".join(files.unreadable[path] for path in patch.paths if path in files.unreadable)
+        reason = reason or f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
+        # Reinstalling would not help.
+        reason += f" (to launch without it: --set patches.{patch.name}=false)" if caveat else ""
+        drift = text_edits.describe_drift(patch, files.texts, files.unreadable)
+    notes = [reason, caveat if state is not PatchState.NOT_APPLICABLE else ""]
+    return PatchStatus(patch.name, state, "; ".join(filter(None, notes)), drift)
 
 
-def _find_applied(patch: Patch, engine: Engine, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus | None:
-    """Return the status if the source has the patch's effect or others applied it, else None.
+def _judge_source(
+    patch: Patch, engine: Engine, build: VllmBuild, texts: text_edits.Texts, why: str
+) -> tuple[PatchState, str]:
+    """Return the state of a patch by the source, and the reason.
 
     `why` is the patch file's reason why the engine does not need the patch; empty if it needs it.
     """
     if patch.distribution != build.distribution:
-        return None
-    texts, fit = files.texts, text_edits.fit_edits(patch, files.texts)
-    exact = fit is EditFit.PRESENT
-    upstream = text_edits.matches_fingerprint(patch.upstream, texts)
+        return PatchState.NOT_APPLICABLE, why
+    fit, upstream = text_edits.fit_edits(patch, texts), text_edits.matches_fingerprint(patch.upstream, texts)
+    caveat, is_covered = patch_file.explain_caveat(patch, build), patch_file.covers_build(patch, build)
     if upstream and patch_file.has_reached_upstream(patch, build):
-        return PatchStatus(patch.name, PatchState.UPSTREAM, why)
+        return PatchState.UPSTREAM, why
     if fit is EditFit.ABSENT and patch.upstream and patch.upstream.path in patch.paths:
         upstream = False  # the name may have another purpose there
-    if upstream and (patch_file.explain_caveat(patch, build) or not patch_file.covers_build(patch, build)):
-        return PatchStatus(patch.name, PatchState.UPSTREAM, "the source has it")
+    if upstream and (caveat or not is_covered):
+        return PatchState.UPSTREAM, "the source has it"
     other = bool(patch.by_others) and all(text_edits.matches_fingerprint(mark, texts) for mark in patch.by_others)
-    if not (upstream or exact or other):
-        return None
-    form = "its exact text" if exact else "another form of it" if other else "it"
-    in_place = (Path(engine.folder) / PATCHED_IN_PLACE).exists()
-    author = "applied by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
-    return PatchStatus(
-        patch.name, PatchState.APPLIED_BY_OTHER, "; ".join(filter(None, [f"the source has {form}, {author}", why]))
-    )
-
-
-def _judge_absent(patch: Patch, build: VllmBuild, files: EngineFiles, why: str) -> PatchStatus:
-    """Return the status of a patch that is not applied; `why` is as in `_find_applied`."""
-    fit = text_edits.fit_edits(patch, files.texts)
-    if not why and fit is not EditFit.ABSENT and not patch_file.covers_build(patch, build):
-        why = f"{patch_file.explain_out_of_range(patch)}; {patch_file.explain_caveat(patch, build)}"
-    if why:
-        # At or past upstream's release, but the source does not show the change: report it as out of range.
-        return PatchStatus(
-            patch.name,
-            PatchState.NOT_APPLICABLE,
-            patch_file.explain_out_of_range(patch) if why.startswith("upstream") else why,
-        )
-    if fit is EditFit.ABSENT:
-        return PatchStatus(patch.name, PatchState.NEEDED)
-    mismatch = f"the text it replaces is not found exactly once in {', '.join(patch.paths)}"
-    reason = "; ".join(files.unreadable[path] for path in patch.paths if path in files.unreadable) or mismatch
-    if patch_file.explain_caveat(patch, build):  # reinstalling would not help
-        reason += f" (to launch without it: --set patches.{patch.name}=false)"
-    return PatchStatus(
-        patch.name, PatchState.DRIFTED, reason, text_edits.describe_drift(patch, files.texts, files.unreadable)
-    )
+    if upstream or other or fit is EditFit.PRESENT:
+        form = "its exact text" if fit is EditFit.PRESENT else "another form of it" if other else "it"
+        in_place = (Path(engine.folder) / PATCHED_IN_PLACE).exists()
+        author = "applied by an earlier dflash-tui" if in_place else "not applied by dflash-tui"
+        return PatchState.APPLIED_BY_OTHER, f"the source has {form}, {author}{why and f'; {why}'}"
+    if not why and fit is EditFit.DRIFTED and not is_covered:
+        why = f"{patch_file.explain_out_of_range(patch)}; {caveat}"
+    if why:  # past upstream's release, a source that does not show the change is out of range
+        return PatchState.NOT_APPLICABLE, patch_file.explain_out_of_range(patch) if why.startswith("upstream") else why
+    return PatchState.NEEDED if fit is EditFit.ABSENT else PatchState.DRIFTED, ""
 
 
 def judge_patches(names: Collection[str], engine: Engine, hardware: Hardware) -> tuple[dict[str, str], set[str]]:
@@ -226,16 +212,15 @@ def verify_files(engine: Engine, only: Collection[str] | None = None) -> list[Fi
     for path in files.texts:
         now, published = files.digests.get(path), official.get(path)
         patched = engine.edited[path][1] if path in engine.edited else None
+        made = patched or published
+        if now is None and not (made or (engine.vllm_package / path).is_symlink()):
+            continue
+        found = "modified, not by dflash-tui" if made else "not listed in the wheel's RECORD"
         if now is None:
-            if patched or published or (engine.vllm_package / path).is_symlink():
-                checks.append(FileCheck(path, ok=False, found=files.unreadable[path]))
-        elif now == (patched or published):
+            found = files.unreadable[path]
+        elif now == made:
             found = f"patched with {', '.join(engine.patches)}" if patched else "as published"
-            checks.append(FileCheck(path, ok=True, found=found))
-        elif patched or published:
-            checks.append(FileCheck(path, ok=False, found="modified, not by dflash-tui"))
-        else:
-            checks.append(FileCheck(path, ok=True, found="not listed in the wheel's RECORD"))
+        checks.append(FileCheck(path, ok=now is not None and made in {None, now}, found=found))
     return checks
 
 
@@ -280,19 +265,16 @@ def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
 
 def check_dependencies(needed: Sequence[Patch], engine: Engine, hardware: Hardware | None) -> None:
     """Raise PatchError if a patch requires one that is missing, or is an alternative to one that is present."""
-    names = {patch.name for patch in needed}
+    names, present = {patch.name for patch in needed}, list_present_patches(engine)
     for patch in needed:
-        for other in patch_file.load_all_patches()[0]:
-            if not patch_file.are_alternatives(patch, other):
-                continue
-            if other.name in names:
-                raise PatchError(f"patch {patch.name} is an alternative to {other.name}", hint="choose one of the two")
-            state = find_patch_status(other, engine, hardware).state
-            if state in {PatchState.APPLIED, PatchState.APPLIED_BY_OTHER}:
-                raise PatchError(
-                    f"patch {patch.name} is an alternative to {other.name}, which is in {engine.folder} already",
-                    hint=f"choose another engine, or disable it: --set patches.{patch.name}=false",
-                )
+        rivals = [other.name for other in patch_file.load_all_patches()[0] if patch_file.are_alternatives(patch, other)]
+        if both := next((rival for rival in rivals if rival in names), ""):
+            raise PatchError(f"patch {patch.name} is an alternative to {both}", hint="choose one of the two")
+        if there := next((rival for rival in rivals if rival in present), ""):
+            raise PatchError(
+                f"patch {patch.name} is an alternative to {there}, which is in {engine.folder} already",
+                hint=f"choose another engine, or disable it: --set patches.{patch.name}=false",
+            )
         partners = [patch_file.load_patch(name) for name in patch.together_with if not names & {*patch.together_with}]
         if partners and not any(
             find_patch_status(partner, engine, hardware).state in IN_EFFECT for partner in partners

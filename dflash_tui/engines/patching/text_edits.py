@@ -88,8 +88,12 @@ def first_filled_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def diff_file(path: str, before: str, after: str) -> str:
-    """Return the unified diff of a file of the `vllm` package, for `patch -p1` in site-packages."""
+def diff_patches(patches: Iterable[Patch], texts: Texts) -> dict[str, str]:
+    """Return what patches change, as a unified diff per file for `patch -p1` in site-packages."""
+    return {path: _diff_file(path, texts[path] or "", new) for path, new in sorted(patch_texts(patches, texts).items())}
+
+
+def _diff_file(path: str, before: str, after: str) -> str:
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/vllm/{path}", f"b/vllm/{path}"
     )

@@ -400,7 +400,7 @@ class FailurePane(VerticalScroll):
     def _write(self) -> None:
         width = self.scrollable_content_region.width or self.app.size.width - _REASON_EDGES
         if error := self._error:
-            content = render_error(error.what, error.evidence, error.hint)
+            content = render_error(error)
         elif self.postmortem:
             content = render_postmortem(self.postmortem, width, short=self.screen.has_class("-short"))
         else:

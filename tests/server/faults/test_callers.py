@@ -16,13 +16,6 @@ from tests.support.waiting import wait_until
 DFLASH = (sys.executable, "-m", "dflash_tui")
 
 
-def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DFLASH, *words], capture_output=True, text=True, check=False, env=os.environ | env, timeout=240,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def test_suspended_server_is_stopped(launch):
     """It cannot obey SIGTERM; SIGKILL ends it."""
     server = launch("deaf")

@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import os
-import random
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import unicodedata
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -131,23 +129,6 @@ def test_endless_log_line_takes_little_memory():
     command = f"ulimit -v 1500000; {sys.executable} -m dflash_tui logs {run.id} | tail -c 9"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert (done.stdout, done.stderr) == (b"after it\n", b"")
-
-
-# Binary, zeros, bytes that are no UTF-8, escape sequences.
-JUNK = random.Random(7).randbytes(300_000) + bytes(300_000) + b"\xff\xfe\xc3\x28" * 9000 + b"\x1b]0;x" * 9000
-
-
-def test_binary_log_is_read_to_its_end():
-    """Its lines have no control characters."""
-    run = ended(UP + JUNK + b"\nafter it\n")
-    run.samples.write_bytes(JUNK + b'\n{"event":"health","at":5,"health":"warm"}\n')
-    state = observer.replay_run(run)
-    assert (state.lines[-1].text, state.health) == ("after it", Health.WARM)
-    assert not {unicodedata.category(letter) for line in state.lines for letter in line.text} & {"Cc", "Cf"}
-    done = dflash("logs", run.id)
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout
-    assert "\0" not in done.stdout
 
 
 RECORDS: dict[str, Callable[[bytes], bytes]] = {

@@ -8,12 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dflash_tui.benchmark import sse
-from dflash_tui.benchmark.sse import (
-    MOST_CHARACTERS,
-    MOST_MARKS,
-    CompletionStream,
-    quote_server_text,
-)
+from dflash_tui.benchmark.sse import MOST_CHARACTERS, MOST_MARKS, CompletionStream, quote_server_text
 
 GOOD = 'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}'
 

@@ -35,12 +35,3 @@ def test_no_more_than_the_limit_is_held(pieces, limit, keep_end):
     for piece in pieces:
         buffer.feed(piece)
         assert len(buffer.unfinished_line) <= limit
-
-
-def test_dropped_line_leaves_next_line_intact():
-    """The rest of it, which comes later, is no line of its own."""
-    buffer = LineBuffer(4)
-    assert buffer.feed(b"12345") == []
-    assert buffer.feed(b"6789") == []
-    assert buffer.feed(b"0\nnext\n") == [b"next"]
-    assert buffer.dropped == 1

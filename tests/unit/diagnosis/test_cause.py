@@ -1,14 +1,18 @@
 """Why a run failed: the recordings of real failures, and what the system says."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
-from dflash_tui.diagnosis.cause import UNKNOWN, diagnose_run
+from dflash_tui.diagnosis.cause import UNKNOWN, Diagnosis, diagnose_run
 from dflash_tui.events import Autopsy, Exited, Health, HealthChanged, MemorySampled, Stopping
 from dflash_tui.planning.recipes.recipe import RecipeFailure
 from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.known_failures import Circumstances
 from tests.support import recordings
 from tests.support.states import LAUNCHED, fold, read_lines, read_log
+from tests.support.values import present
 
 CPU, GPU = "cpu-vllm-0.32.0", "h200-vllm-0.26.0"
 OOM = "Out of memory: Killed process 14182 (VLLM::EngineCor) total-vm:31457280kB, anon-rss:23068672kB, file-rss:0kB"
@@ -23,6 +27,10 @@ def of(name: str, code: int | None, *before) -> RunState:
 def written(*lines: str, code: int | None = 1) -> RunState:
     """Return the state of a run that wrote these lines."""
     return fold(*read_log("\n".join((*lines, ""))), Exited(9.0, code))
+
+
+def diagnose(state: RunState, failures: Sequence[RecipeFailure] = (), **known: Any) -> Diagnosis:
+    return present(diagnose_run(state, failures, **known))
 
 
 # Written by hand from the raw logs and what their driver saw: exit code, name of the cause, words of the cause, words
@@ -66,8 +74,7 @@ EXPECTED = [
 @pytest.mark.parametrize(("name", "code", "kind", "cause", "evidence", "fix"), EXPECTED)
 def test_a_recorded_failure_has_its_cause(name, code, kind, cause, evidence, fix):  # noqa: PLR0917
     """Every recorded failure, kill and signal has the cause that a person finds in its raw log."""
-    found = diagnose_run(of(name, code))
-    assert found is not None
+    found = diagnose(of(name, code))
     assert (found.kind, cause in found.cause, evidence in found.evidence[0]) == (kind, True, True), found
     assert fix in " ".join(found.fix)
     assert "EngineDeadError" not in f"{found.cause}{found.evidence}"
@@ -83,8 +90,9 @@ ADVISED = {
 @pytest.mark.parametrize("way", ["not", "by its plan", "by its log"])
 def test_eager_mode_is_advised_unless_already_tried(name, way):
     said = ["Enforce eager set, disabling torch.compile and CUDAGraphs."] * (way == "by its log")
-    found = diagnose_run(written(*said, ADVISED[name]), circumstances=Circumstances(eager=way == "by its plan"))
-    assert found is not None
+    found = present(
+        diagnose_run(written(*said, ADVISED[name]), circumstances=Circumstances(eager=way == "by its plan"))
+    )
     assert ("--enforce-eager" in " ".join(found.fix)) is (way == "not")
 
 
@@ -102,8 +110,7 @@ def test_requested_stop_is_no_failure(name):
 
 def test_unrequested_exit_code_0_is_failure(snapshot):
     """A server whose engine died ends with 0."""
-    found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0))
-    assert found is not None
+    found = diagnose(of(f"{CPU}/kill9_core_idle", 0))
     assert found.what == snapshot
 
 
@@ -111,8 +118,7 @@ def test_the_word_of_the_kernel_comes_first(snapshot):
     """A line of the kernel about our process is the cause, and the log's symptoms are not."""
     memory = [MemorySampled(at, used << 30, 24 << 30, "resident") for at, used in ((40.0, 22), (47.0, 1))]
     state = of(f"{CPU}/kill9_core_idle", 0, *memory, Autopsy(49.0, (OOM,), 1))
-    found = diagnose_run(state)
-    assert found is not None
+    found = diagnose(state)
     assert (found.kind, found.evidence[0]) == ("oom_killed", OOM)
     assert found.evidence[1] == snapshot
 
@@ -121,8 +127,7 @@ def test_the_word_of_the_kernel_comes_first(snapshot):
 def test_memory_shortage_is_claimed_only_with_evidence(used, kills, expected):
     """Without the kernel's lines its count or a nearly full memory speaks for it; else nothing is supposed."""
     memory = MemorySampled(47.0, used << 30, 24 << 30, "resident")
-    found = diagnose_run(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills)))
-    assert found is not None
+    found = present(diagnose_run(of(f"{CPU}/kill9_core_idle", 0, memory, Autopsy(49.0, (), kills))))
     assert ("out of memory" in found.cause) is expected
 
 
@@ -132,31 +137,27 @@ def test_memory_shortage_is_claimed_only_with_evidence(used, kills, expected):
 )
 def test_a_signal_is_named(code, kind, name):
     """A log that ends in the middle is explained by the signal that ended it."""
-    found = diagnose_run(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
-    assert found is not None
+    found = diagnose(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
     assert (found.kind, name in found.what) == (kind, True)
 
 
 @pytest.mark.parametrize("code", [None, 1])
 def test_silent_exit_is_called_unknown(code):
     """Nothing is invented; the last lines are shown."""
-    found = diagnose_run(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
-    assert found is not None
+    found = diagnose(written("INFO 11-21 01:00:00 [x.py:1] all is well", code=code))
     assert (found.kind, found.evidence) == (UNKNOWN, ("all is well",))
 
 
 def test_an_unknown_exception_comes_with_its_place():
     """The first exception and the line of code that raised it; EngineDeadError is not among them."""
-    found = diagnose_run(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
-    assert found is not None
+    found = diagnose(of(f"{CPU}/fail_eagle3_runtime_crash", 0))
     assert found.evidence[1].endswith('site-packages/vllm/_custom_ops.py", line 3759, in onednn_mm')
 
 
 def test_gpu_fault_shows_driver_then_vllm_error():
     """The driver's line comes first, vLLM's own below it."""
     xid = "NVRM: Xid (PCI:0000:01:00): 31, pid=827, name=VLLM::EngineCor, Ch 00000008"
-    found = diagnose_run(of(f"{GPU}/fail-illegal-memory-access", 1, Autopsy(99.0, (xid,), None)))
-    assert found is not None
+    found = present(diagnose_run(of(f"{GPU}/fail-illegal-memory-access", 1, Autopsy(99.0, (xid,), None))))
     assert (found.kind, found.evidence[0]) == ("gpu_fault", xid)
     assert "illegal memory access" in found.evidence[1]
 
@@ -181,8 +182,7 @@ def served(log: str, code: int, end: float) -> RunState:
 
 def test_old_bad_request_does_not_explain_kill():
     """What a server has survived for a day is not why it ended."""
-    found = diagnose_run(served(BAD_REQUEST, -9, 60 + DAY))
-    assert found is not None
+    found = diagnose(served(BAD_REQUEST, -9, 60 + DAY))
     assert (found.kind, "maximum context" in str(found.evidence)) == ("killed", False)
 
 
@@ -192,16 +192,14 @@ def test_final_cause_outranks_earlier_errors():
     log += f"ERROR 01-02 00:00:01 [core.py:1] {OUT_OF_MEMORY}\n"
     log += "ERROR 01-02 00:00:01 [x.py:1] vllm.v1.engine.exceptions.EngineDeadError: see above\n" * 300
     log += "ERROR 01-02 00:00:05 [x.py:1] Worker proc VllmWorker-0 died unexpectedly (exit code: 1)\n"
-    found = diagnose_run(served(log, 1, DAY + 8))
-    assert found is not None
+    found = diagnose(served(log, 1, DAY + 8))
     assert (found.kind, found.evidence) == ("out_of_memory", (OUT_OF_MEMORY,))
 
 
 def test_unknown_exception_explains_exit_right_after_it():
     """The same exception a moment before the end is the best there is, and its frame is the one above it."""
     later = BAD_REQUEST.replace("01-01 00:01:00", "01-02 00:00:00").replace("renderer.py", "other.py")
-    found = diagnose_run(served(BAD_REQUEST + later, 1, DAY + 5))
-    assert found is not None
+    found = diagnose(served(BAD_REQUEST + later, 1, DAY + 5))
     assert (found.kind, "maximum context" in found.evidence[0], "other.py" in found.evidence[1]) == (
         UNKNOWN,
         True,
@@ -215,13 +213,13 @@ def test_recipe_failure_precedes_table():
         sign="CUDA out of memory", cause="32768 batched tokens are too many", fix="--set x=1", link="https://a"
     )
     state = written("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-    found = diagnose_run(state, (RecipeFailure(sign="(broken", cause="no", fix="no"), known))
-    assert found is not None
+    found = present(diagnose_run(state, (RecipeFailure(sign="(broken", cause="no", fix="no"), known)))
     assert (found.kind, found.cause, found.link) == ("out_of_memory", known.cause, "https://a")
     assert [fix[:27] for fix in found.fix] == ["the recipe says: --set x=1", "Lower --gpu-memory-utilizat"]
     other = RecipeFailure(sign="Can't pickle <function", cause="the compile cache", fix="empty it")
-    found = diagnose_run(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
-    assert found is not None
+    found = present(
+        diagnose_run(written("Can't pickle <function launcher at 0x7>: it's not the same object"), (other,))
+    )
     assert (found.kind, found.cause) == ("recipe", "the compile cache")
 
 
@@ -234,15 +232,13 @@ def test_recipe_failure_sign_matches_text_with_gaps(sign, shows):
     """A shared recipe cannot make a diagnosis fail or last for ever; a gap stays in its line."""
     text = "ValueError: FLASH (broken is out of memory " + "a" * 4000 + "\nthe other line"
     failure = RecipeFailure(sign=sign, cause="the recipe knows", fix="no")
-    diagnosis = diagnose_run(written(text), (failure,))
-    assert diagnosis is not None
+    diagnosis = diagnose(written(text), (failure,))
     assert (diagnosis.cause == "the recipe knows") == shows
 
 
 def test_unhealthy_running_server_is_explained(snapshot):
     """Unhealthy is no end: the answer is the evidence."""
-    found = diagnose_run(fold(LAUNCHED, HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no")))
-    assert found is not None
+    found = diagnose(fold(LAUNCHED, HealthChanged(3.0, Health.UNHEALTHY, "HTTP 400: no")))
     assert found.evidence == ("HTTP 400: no",)
     assert found.what == snapshot
 
@@ -252,7 +248,6 @@ def test_killed_idle_worker_is_cause(snapshot):
     core = "(EngineCore pid=19711) ERROR 11-22 08:31:33"
     said = f"{core} [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None)"
     after = f"{core} [core.py:1512] RuntimeError: Executor failed."
-    found = diagnose_run(written("INFO:     Application startup complete.", said, after, code=0))
-    assert found is not None
+    found = diagnose(written("INFO:     Application startup complete.", said, after, code=0))
     assert (found.kind, found.cause) == ("worker_died", snapshot)
     assert "(exit code: None)" in found.evidence[0]

@@ -16,6 +16,7 @@ from dflash_tui.planning.request import LaunchChanges as Changes
 from dflash_tui.planning.request import LaunchRequest
 from tests.support import command_line
 from tests.support.states import LAUNCHED, fold, read_log
+from tests.support.values import present
 from tests.unit.diagnosis.test_cause import CPU, GPU, of
 
 
@@ -42,15 +43,11 @@ def after(text: str, plan: Plan, port: int | None = None) -> list[remedies.Remed
 def diagnose(text: str, plan: Plan) -> Diagnosis:
     """Return why a server of `plan` failed that ended with this line."""
     state = fold(LAUNCHED, *read_log(f"{text}\n"), Exited(9.0, 1))
-    found = diagnose_run(state, recipe_loader.find_recipe(plan.recipe).failures)
-    assert found is not None
-    return found
+    return present(diagnose_run(state, recipe_loader.find_recipe(plan.recipe).failures))
 
 
 def recorded(name: str, plan: Plan, code: int = 1, port: int | None = None) -> list[remedies.Remedy]:
-    found = diagnose_run(of(name, code))
-    assert found is not None
-    return list(remedies.propose_remedies(found, plan, port))
+    return list(remedies.propose_remedies(present(diagnose_run(of(name, code))), plan, port))
 
 
 def setting(name: str, value: str) -> Changes:
@@ -172,6 +169,5 @@ def test_postmortem_works_after_recipe_is_gone(folders):
     from tests.tui.conftest import a_run
 
     run = a_run(recipe="gone", request=LaunchRequest(recipe="/nowhere/gone.yaml"))
-    found = postmortem.build_postmortem(run, of(f"{CPU}/fail_mem_util", 1))
-    assert found is not None
+    found = present(postmortem.build_postmortem(run, of(f"{CPU}/fail_mem_util", 1)))
     assert found.commands[0] == "dflash-tui up /nowhere/gone.yaml --set gpu-memory-utilization=0.91"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.engines import model_hub
-from dflash_tui.engines import model_hub as hub_cache
 from dflash_tui.engines.model_hub import Access, ModelAvailability
 from tests.support import hub_server
 from tests.support.hub_server import COMMIT, Hub
@@ -47,7 +46,7 @@ def look(repo: str = "owner/m", revision: str = "main") -> ModelAvailability:
 
 def cache(files: dict[str, bytes], repo: str = "owner/m") -> Path:
     """Put files into the cache as huggingface_hub does."""
-    at = hub_cache.repository_folder(repo)
+    at = model_hub.repository_folder(repo)
     (at / "refs").mkdir(parents=True, exist_ok=True)
     (at / "refs" / "main").write_text(COMMIT)
     for name, data in files.items():
@@ -162,3 +161,14 @@ def test_model_folder_is_used_unchanged(server, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"wwww")
     assert look(str(tmp_path)).total_bytes == 6
     assert not server.asked
+
+
+def test_cache_folders_match_huggingface_hub(hub, monkeypatch, tmp_path):
+    assert model_hub.hub_cache_folder() == tmp_path / "hf" / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", "$HF_HOME/elsewhere")
+    assert model_hub.hub_cache_folder() == tmp_path / "hf" / "elsewhere"
+    for name in ("HF_HUB_CACHE", "HF_HOME", "HF_ENDPOINT"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert model_hub.hub_cache_folder() == tmp_path / "xdg" / "huggingface" / "hub"
+    assert model_hub.hub_endpoint() == "https://huggingface.co"

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dflash_tui.benchmark.prompts import PromptTokens
+from dflash_tui.benchmark.prompts import TokenVariety
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import find_confounds
 from dflash_tui.experiments.analysis.report import Verdict
@@ -98,8 +98,8 @@ def test_possible_confound_is_flagged_beside_verdict(change, what):
 
 def test_boots_with_other_prompts_refuse_verdict():
     """Random tokens where other boots had the suite's text; boots of earlier releases did not check it."""
-    for tokens, refused in ((PromptTokens.RANDOM, True), (PromptTokens.DIFFERENT, False)):
-        (found,) = verdict.judge_arms(modes(), changed(usual(), prompt_tokens=tokens))
+    for tokens, refused in ((TokenVariety.RANDOM, True), (TokenVariety.DIFFERENT, False)):
+        (found,) = verdict.judge_arms(modes(), changed(usual(), token_variety=tokens))
         assert ("the prompts differ" in [each.what for each in found.confounds if each.refuses]) == refused
 
 

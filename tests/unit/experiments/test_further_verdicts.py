@@ -13,6 +13,7 @@ from dflash_tui.experiments.design import Boot, Design
 from dflash_tui.presentation import experiment_report as tables
 from dflash_tui.presentation import verdict_text
 from tests.support.boot_factories import KINDS, boot, modes, request
+from tests.support.values import present
 
 # Boots of an arm differ by 1 %.
 JITTER = (0.99, 1.01, 1.0, 1.0, 1.01, 0.99, 1.0, 1.0)
@@ -85,14 +86,12 @@ def test_report_has_percentiles_and_energy_per_arm():
         for each in measured(of, (EAGER, FASTER))
     ]
     report = verdict.build_report(of, made)
-    table = tables.build_latency_table(report)
-    assert table
+    table = present(tables.build_latency_table(report))
     rows = {row[:4]: row[4:] for row in table.rows}
     assert len(rows) == 2 * 2 * 3
     assert rows["A eager", "8", "all", "TTFT"][:3] == ("20", "400 ms", "404 ms")
     assert [line.count("2 J (4 boots)") for line in tables.describe_energy(report)] == [2, 2]
-    single = tables.build_latency_table(verdict.build_report(of, made[:2]))
-    assert single
+    single = present(tables.build_latency_table(verdict.build_report(of, made[:2])))
     assert {row[6] for row in single.rows} == {"—"}
     assert tables.describe_energy(verdict.build_report(of, measured(of, (EAGER, FASTER)))) == []
 

@@ -11,6 +11,7 @@ from dflash_tui.experiments.run_report import RunReport
 from dflash_tui.monitoring import recording
 from dflash_tui.presentation import benchmark_text
 from tests.support.recordings import RUNS
+from tests.support.values import present
 from tests.tui.conftest import HOSTILE
 
 
@@ -70,12 +71,10 @@ def disturbed(at: float, folder: Path) -> RunReport:
 
 def test_worst_gpu_condition_during_measurement_is_kept(tmp_path):
     """Its requests ran from 111 s to 144 s after the launch, at 1980 MHz and with nothing in the way."""
-    usual = run_report.build_run_report(recording.find_recording(str(RUNS / "h200-eager.zip")))[0].conditions
-    assert usual
+    usual = present(run_report.build_run_report(recording.find_recording(str(RUNS / "h200-eager.zip")))[0].conditions)
     assert (usual.clock_mhz, usual.power_limit_w, usual.throttle, usual.foreign) == (1980, 700.0, (), ())
     assert usual.power_w == pytest.approx(203, abs=1)
-    meanwhile = disturbed(125, tmp_path).conditions
-    assert meanwhile
+    meanwhile = present(disturbed(125, tmp_path).conditions)
     assert (meanwhile.throttle, meanwhile.foreign) == (("thermal (hardware)",), ("blender (pid 7)",))
     assert disturbed(60, tmp_path).conditions == usual
 

@@ -21,6 +21,7 @@ from dflash_tui.planning.recipes.recipe import Mode
 from tests.support import tune_simulation
 from tests.support.experiment_factories import written
 from tests.support.tune_simulation import Truth, a_tune, propose, run_tune
+from tests.support.values import present
 
 AXES = (
     "mode=graphs,compile",
@@ -237,8 +238,7 @@ def test_cold_first_boot_leaves_room_for_others(budget, axes, cache, tried):
     [ended] = [event for event in happened if isinstance(event, BootEnded)]
     first = replace(ended.boot, cache=cache, prepared=21.0, took=165.0, phases={"compile": 65.0})
     happened = [replace(event, boot=first) if event is ended else event for event in happened]
-    following = tune_schedule.plan_round(fold_progress(progress.design, happened), propose)
-    assert following
+    following = present(tune_schedule.plan_round(fold_progress(progress.design, happened), propose))
     assert (following.event.key != CONFIRM) is tried
 
 
@@ -269,8 +269,7 @@ def test_rejudging_a_report_keeps_its_tune(tmp_path, monkeypatch):
     progress, happened = run_tune(design, THREE_TRUTHS, 3)
     report = verdict.build_report(progress.design, progress.boots)
     report = replace(report, tune=tune_schedule.judge_tune(progress), rules=report.rules - 1)
-    again = store.read_report(written(design, happened, report))
-    assert again
+    again = present(store.read_report(written(design, happened, report)))
     assert (again.rules, again.tune) == (report.rules + 1, report.tune)
 
 

@@ -125,8 +125,9 @@ def test_the_table(stand_in_nvml):
 
 USE = f"""
 import json
-from dflash_tui.machine import gpus, nvml
-print(json.dumps([gpus.measure_gpu_memory_use(nvml.read_gpus() or (), pids) for pids in ({{{PID}}}, {{1 << 30}})]))
+from dflash_tui.machine import nvml
+from dflash_tui.monitoring import sampler
+print(json.dumps([sampler.measure_gpu_memory(nvml.probe_gpus().gpus, pids) for pids in ({{{PID}}}, {{1 << 30}})]))
 """
 
 
@@ -156,7 +157,7 @@ def test_shared_gpu_memory_is_listed_per_process(stand_in_nvml):
 ENERGY = """
 import json
 from dflash_tui.machine import nvml
-uuids = [card.uuid for card in nvml.read_gpus() or ()]
+uuids = [card.uuid for card in nvml.probe_gpus().gpus]
 print(json.dumps([nvml.read_energy(uuids), nvml.read_energy(uuids[:1]), nvml.read_energy([*uuids, "GPU-0"])]))
 """
 
@@ -172,7 +173,7 @@ import json, os, pathlib, threading
 from dflash_tui.machine import nvml
 first = nvml.probe_gpus(timeout=0.3).why_none
 # Without being turned away at once these would wait for an hour, and the test with them.
-turned_away = [nvml.probe_gpus(timeout=3600).why_none, nvml.read_gpus(timeout=3600)]
+turned_away = [nvml.probe_gpus(timeout=3600).why_none, nvml.read_energy(["GPU-0"])]
 threads = threading.active_count()
 pathlib.Path(os.environ["STAND_IN_UNTIL"]).touch()
 while nvml.probe_gpus().why_none:
@@ -198,7 +199,7 @@ def test_silent_driver_leaves_gap_in_memory_samples():
     looking = sampler.Sampler(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []
-    for cards in (None, (card,), None):
+    for cards in ((), (card,), ()):
         sample = looking._measure_memory(cards)
         looking._memory = sample or looking._memory
         sources.append(sample and sample.source)

@@ -9,6 +9,7 @@ from dflash_tui.monitoring import first_answer
 from dflash_tui.planning.plan import Plan
 from dflash_tui.runs.run import FarRank, Run
 from tests.support import command_line
+from tests.support.values import present
 
 FAR = (FarRank(1, "spark-b", "far-run"),)
 HELLO = Answer("Hello! How can I help", (9906, 0, 2650, 649, 358, 1520))
@@ -59,11 +60,9 @@ def test_later_answers_are_compared_with_first(folders, plan):
     """On one host nothing is said of it; it stays what several hosts are held against."""
     assert first_answer.hold_answer(run_of(plan, "alone"), HELLO) is None
     other = Answer("ವ cdot Ваш", (77, 12, 9))
-    held = first_answer.hold_answer(run_of(plan, far_ranks=FAR), other)
-    assert held
+    held = present(first_answer.hold_answer(run_of(plan, far_ranks=FAR), other))
     assert (held.is_like_before, held.before, held.run, held.noise) == (False, HELLO.text, "alone", "")
-    again = first_answer.hold_answer(run_of(plan, far_ranks=FAR), HELLO)
-    assert again
+    again = present(first_answer.hold_answer(run_of(plan, far_ranks=FAR), HELLO))
     assert again.is_like_before is True
     [record] = (folders / "state" / "dflash-tui" / "first-answers").iterdir()
     assert (str(record), record.stat().st_mode & 0o777) == (held.record, 0o600)
@@ -102,6 +101,5 @@ def test_which_launches_have_the_same_models(folders, plan, words, fields, is_he
 
 def test_toy_weights_may_repeat_a_token(folders):
     toy = command_line.planned("demo-cpu", "--set", "synthetic=toy weights").plan
-    held = first_answer.hold_answer(run_of(toy, far_ranks=FAR), Answer("aaaaaaaa", (5,) * 8))
-    assert held
+    held = present(first_answer.hold_answer(run_of(toy, far_ranks=FAR), Answer("aaaaaaaa", (5,) * 8)))
     assert not held.noise

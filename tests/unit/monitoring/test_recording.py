@@ -11,12 +11,7 @@ import msgspec
 import pytest
 
 from dflash_tui.common.errors import DflashError, UsageError
-from dflash_tui.events import (
-    AnyEvent,
-    Exited,
-    PhaseStarted,
-    encode,
-)
+from dflash_tui.events import AnyEvent, Exited, PhaseStarted, encode
 from dflash_tui.monitoring import recording
 from dflash_tui.monitoring.recording import LOG_PART, MAX_COMPRESSION, RUN_PART, SAMPLES_PART, Player
 from dflash_tui.run_state.state import RunState

@@ -70,7 +70,7 @@ import json, sys
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import sampler
 import msgspec
-print(msgspec.json.encode(sampler.read_gpu_loads(nvml.read_gpus(), {pids}, {uuids})).decode())
+print(msgspec.json.encode(sampler.read_gpu_loads(nvml.probe_gpus().gpus, {pids}, {uuids})).decode())
 """
 
 

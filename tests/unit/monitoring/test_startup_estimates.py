@@ -13,6 +13,7 @@ from dflash_tui.monitoring.startup_history import (
     summarize_steps,
 )
 from tests.support.recorded_startups import COMPILED, start, state
+from tests.support.values import present
 
 THREE = [start(COMPILED, factor) for factor in (1.0, 0.8, 1.1)]
 
@@ -25,8 +26,7 @@ def test_phase_estimate_is_median_of_its_starts():
     """The expected seconds say from how many starts they are; a phase that only one had is from one."""
     only = msgspec.structs.replace(THREE[0], phases={**THREE[0].phases, Phase.RESOLVE: 9.0})
     bare = msgspec.structs.replace(THREE[1], phases={Phase.RESOLVE: 1.0})
-    expected = expect_startup([only, bare])
-    assert expected is not None
+    expected = present(expect_startup([only, bare]))
     assert expected.phases[Phase.RESOLVE] == (5.0, 2)
     assert expected.phases[Phase.GRAPHS].n == 1
     assert expected.phases[Phase.GRAPHS].seconds == pytest.approx(14.645)
@@ -34,32 +34,26 @@ def test_phase_estimate_is_median_of_its_starts():
 
 def test_only_the_newest_count():
     """What was true many starts ago is forgotten."""
-    expected = expect_startup([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
-    assert expected is not None
+    expected = present(expect_startup([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)]))
     assert expected.phases[Phase.COMPILE] == (12.0, MAX_STARTS)
 
 
 def test_a_cold_start_is_expected_once():
     """After a cold start comes a cached one, so while the log does not tell that is expected, if there was one."""
     history = [cached(20.0), THREE[0]]
-    likely = expect_startup(history)
-    assert likely is not None
+    likely = present(expect_startup(history))
     assert (likely.cache, likely.phases[Phase.COMPILE].seconds) == ("cached", 20.0)
-    told = expect_startup(history, "cold")
-    assert told is not None
+    told = present(expect_startup(history, "cold"))
     assert told.phases[Phase.COMPILE].seconds == pytest.approx(62.252)
-    alone = expect_startup([THREE[0]])
-    assert alone is not None
+    alone = present(expect_startup([THREE[0]]))
     assert alone.cache == "cold"
 
 
 @pytest.mark.parametrize("second", [0.5, 50.0, 143.7, 162.5])
 def test_estimate_of_repeated_start_is_right(second):
     """At any moment the estimate of a start that goes as the one before is what is really left, to a second."""
-    expected = expect_startup([start(COMPILED)])
-    assert expected is not None
-    found = estimate_time_to_ready(state(COMPILED, second).startup, expected, second, second)
-    assert found is not None
+    expected = present(expect_startup([start(COMPILED)]))
+    found = present(estimate_time_to_ready(state(COMPILED, second).startup, expected, second, second))
     left = 162.44 + 3.0 - second
     assert found.seconds == pytest.approx(left, abs=1.5)  # unattributed moments are not counted ahead
     assert found.n == 1
@@ -67,12 +61,10 @@ def test_estimate_of_repeated_start_is_right(second):
 
 def test_estimate_is_never_negative_and_has_limit():
     """A phase that takes longer than ever leaves the rest; past the longest start there is no number any more."""
-    expected = expect_startup(THREE)
-    assert expected is not None
+    expected = present(expect_startup(THREE))
     stuck = state(COMPILED, 158.0).startup
     for now in range(158, 400):
-        found = estimate_time_to_ready(stuck, expected, float(now), float(now))
-        assert found is not None
+        found = present(estimate_time_to_ready(stuck, expected, float(now), float(now)))
         assert (found.seconds is None) == (now > found.longest)
         assert found.seconds is None or found.seconds >= 0
         assert found.longest == pytest.approx(165.44 * 1.1)

@@ -9,13 +9,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.machine.network import choose_link
-from dflash_tui.planning.cluster import (
-    Cluster,
-    ClusterHost,
-    check_cluster,
-    count_gpus_needed,
-    count_gpus_per_host,
-)
+from dflash_tui.planning.cluster import Cluster, ClusterHost, check_cluster, count_gpus_needed, count_gpus_per_host
 from dflash_tui.planning.plan import Plan, format_command
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
@@ -81,18 +75,6 @@ def test_launch_records_roce_devices_meant_for_nccl(devices, settings, expected)
     assert run.launched.roce == expected
     alone = replace(run, plan=build_plan(resolve(variant="")))
     assert alone.launched.roce == ""
-
-
-def test_only_the_first_rank_has_an_api():
-    first, second = words_of(build_plan(resolve()))
-    assert "--headless" in second
-    assert "--headless" not in first
-    for name in ("--host", "--port", "--served-model-name"):
-        assert name in first
-        assert name not in second
-    assert [flag(argv, "--node-rank") for argv in (first, second)] == ["0", "1"]
-    assert [flag(argv, "--nnodes") for argv in (first, second)] == ["2", "2"]
-    assert flag(first, "--speculative-config") == flag(second, "--speculative-config")
 
 
 def test_recipe_timeout_and_master_port_win():

@@ -16,6 +16,7 @@ from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from tests.support import command_line, recordings
+from tests.support.values import present
 
 H200 = GpuMemory(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
 SMALL = ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hidden_size=512, vocab_size=1000)
@@ -226,8 +227,7 @@ def test_an_automatic_length_fits(word):
     assert found.longest is not None
     assert found.longest < 262144
     for length, fits in ((found.longest, True), (found.longest + 1024, False)):
-        requests = made(card, max_model_len=length, gpu_memory_utilization=0.97).requests
-        assert requests is not None
+        requests = present(made(card, max_model_len=length, gpu_memory_utilization=0.97).requests)
         assert (requests >= 1) is fits
 
 
@@ -253,8 +253,7 @@ def test_vision_encoder_counts_only_if_images_served(monkeypatch):
     monkeypatch.setattr(nvml, "probe_gpus", GpuProbe)
 
     def read_shares(*words: str) -> dict[str, int | None]:
-        estimate = command_line.planned(*words).memory
-        assert estimate
+        estimate = present(command_line.planned(*words).memory)
         return {share.name: share.size for share in estimate.shares}
 
     text = read_shares("gemma-4-31b", "--gpu", "gb10")

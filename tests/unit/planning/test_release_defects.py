@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from dflash_tui.machine.hardware import Hardware
-from dflash_tui.planning.patch_selection import is_in
 from dflash_tui.planning.plan_builder import build_plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import EngineSpec, ReleaseDefect
+from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.planning.recipes.resolution import resolve_recipe
 
 NOTHING: Mapping[str, Any] = {}
@@ -61,15 +59,3 @@ def test_plan_warns_of_needed_but_disabled_patch():
     assert "--vllm 0.22.0" in missed
     assert defects("qwen3.5-27b", "0.22.0", without) == ()
     assert defects("qwen3.5-27b", "0.21.0") == ()
-
-
-def test_defect_covers_releases_from_start_to_fix():
-    """The first release that has it is in, the first that does not is not; without an end all later ones have it."""
-    releases = [Version(text) for text in ("0.20.2", "0.21.0", "0.23.0", "0.24.0")]
-
-    def having(**fields: str) -> list[bool]:
-        return [is_in(ReleaseDefect(what="it fails", **fields), release) for release in releases]
-
-    assert having(since="0.21.0", fixed_in="0.24.0") == [False, True, True, False]
-    assert having(fixed_in="0.21.0") == [True, False, False, False]
-    assert having(since="0.23.0") == [False, False, True, True]

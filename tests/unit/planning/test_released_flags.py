@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import requests
 from packaging.version import Version
 
 from dflash_tui.common import paths
@@ -46,10 +45,8 @@ def read_parsers(version: str) -> dict[str, set[str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["0.20.2", "0.33.0"])
 def test_flags_and_parsers_exist_in_release_wheel(version):
-    try:
+    with wheels.skip_if_unreachable():
         flags, parsers = vllm_flags.read_flags(version), read_parsers(version)
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
     given = {name: found for name in RECIPES if (found := list_flags(name).get(version))}
     assert given
     for name, found in given.items():

@@ -12,6 +12,7 @@ from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import ModelConfig
 from dflash_tui.planning.step_limit import ModelWeights, StepModel, StepReader, Tensor, expect_experts, sort_weights
 from tests.support.boot_factories import plan
+from tests.support.values import present
 
 GEMMA = recipe_loader.load_recipe(paths.bundled_folder("recipes") / "gemma-4-26b-a4b.yaml")
 # Its public shape: 30 layers of 128 experts with three matrices of 2,816 by 704, and the table of its vocabulary.
@@ -25,8 +26,7 @@ def on_h200(**changes) -> Plan:
 
 
 def gemma() -> StepReader:
-    target, drafter = GEMMA.target, GEMMA.drafter
-    assert drafter
+    target, drafter = GEMMA.target, present(GEMMA.drafter)
     text = int((target.size_gb or 0) * 1e9) - (measure_vision_encoder(target.config) or 0)
     weights = ModelWeights(text - EXPERTS - TABLE, TABLE, EXPERTS, 128, 8)
     drafts = ModelWeights(int((drafter.size_gb or 0) * 1e9), 0)

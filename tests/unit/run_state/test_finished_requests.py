@@ -3,16 +3,17 @@
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
 
 from dflash_tui.events import WARM_UP, Counters, RequestDone, Sampled
-from dflash_tui.run_state.finished_requests import FinishedRequest, find_slow_cycle
+from dflash_tui.run_state.finished_requests import FinishedRequest, SlowCycle, find_slow_cycle
 from tests.support import request_streams
 from tests.support.request_streams import PUBLISHED
 from tests.support.states import fold
+from tests.support.values import present
 
 
 def counted(at: float, requests: int, tokens: float, seconds: float, steps: float, *, running: int = 0) -> Sampled:
@@ -74,8 +75,7 @@ def test_slow_cycle_is_found_in_finished_requests():
         tokens, seconds, steps = tokens + 101, seconds + 100 / speed, steps + 25
         state.apply(counted(10.0 * place + 5, place, tokens - 101, seconds - 100 / speed, steps - 20, running=1))
         state.apply(counted(10.0 * place + 10, place + 1, tokens, seconds, steps))
-    found = state.finished.cycle
-    assert found is not None
+    found = present(state.finished.cycle)
     assert (found.period, found.slow, found.cause) == (10, 4, "steps/s")
     assert state.finished.cycle is found
 
@@ -102,6 +102,10 @@ def test_figures_without_earlier_count_are_unknown():
     assert (request.acceptance_length, request.prompt_tokens) == (None, None)
 
 
+def cycle_of(requests: Sequence[FinishedRequest]) -> SlowCycle:
+    return present(find_slow_cycle(requests))
+
+
 def trace(speeds, length: Callable[[float], float] = lambda _: 5.0) -> list[FinishedRequest]:
     return [FinishedRequest(float(at), "", s, length(s), s / length(s)) for at, s in enumerate(speeds)]
 
@@ -112,8 +116,9 @@ def published(count: int, rnd: random.Random, noise: float = 0.03) -> list[float
 
 def test_falling_acceptance_in_cycle_blames_drafter():
     """Speed follows the acceptance length at a constant rate of steps: the drafter is to blame."""
-    found = find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(26)), lambda speed: 5.2 * speed / 220))
-    assert found is not None
+    found = present(
+        find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(26)), lambda speed: 5.2 * speed / 220))
+    )
     assert (found.period, found.slow, found.cause) == (10, 4, "acceptance length")
     assert re.findall(r"\d+", found.what)[:3] == ["4", "10", "62"]
     assert found.evidence.endswith("the drafter")
@@ -121,23 +126,20 @@ def test_falling_acceptance_in_cycle_blames_drafter():
 
 def test_falling_steps_in_cycle_blame_engine():
     """Speed falls at a constant acceptance length: the engine is to blame."""
-    found = find_slow_cycle(trace(PUBLISHED[place % 10] for place in range(26)))
-    assert found is not None
+    found = cycle_of(trace(PUBLISHED[place % 10] for place in range(26)))
     assert (found.period, found.slow, found.cause) == (10, 4, "steps/s")
     assert found.evidence.endswith("the engine")
 
 
 def test_both_may_fall():
-    found = find_slow_cycle(trace((PUBLISHED[place % 10] for place in range(50)), math.sqrt))
-    assert found is not None
+    found = cycle_of(trace((PUBLISHED[place % 10] for place in range(50)), math.sqrt))
     assert found.cause == "both"
 
 
 def test_a_cycle_that_begins_late_is_found():
     """Two hundred steady requests before it do not hide it."""
     rnd = random.Random(3)
-    found = find_slow_cycle(trace([*(rnd.gauss(220, 6) for _ in range(300)), *published(50, rnd)]))
-    assert found is not None
+    found = cycle_of(trace([*(rnd.gauss(220, 6) for _ in range(300)), *published(50, rnd)]))
     assert found.period == 10
 
 
@@ -151,8 +153,7 @@ def test_alternating_prompt_kinds_are_no_cycle():
     ]
     assert find_slow_cycle(requests) is None
     slowed = [r._replace(tok_s=(r.tok_s or 0) * PUBLISHED[place % 10] / 220) for place, r in enumerate(requests)]
-    found = find_slow_cycle(slowed)
-    assert found is not None
+    found = cycle_of(slowed)
     assert (found.period, found.cause) == (10, "")
 
 
@@ -166,8 +167,7 @@ def test_a_cycle_is_named_in_time(row):
     """Asked after each request, wherever in its cycle the server is: the first that is named is the right one."""
     rng = random.Random(row.stream.name)
     for _ in range(10):
-        first = request_streams.find_first(request_streams.draw_requests(rng, row.stream))
-        assert first is not None
+        first = present(request_streams.find_first(request_streams.draw_requests(rng, row.stream)))
         count, cycle = first
         assert (cycle.period, cycle.slow) == (row.period, row.slow)
         assert count <= row.within

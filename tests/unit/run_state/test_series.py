@@ -17,6 +17,7 @@ from dflash_tui.run_state.state import RunState
 from dflash_tui.vllm_output.metrics import estimate_quantile, subtract_histograms
 from tests.support import recordings
 from tests.support.scrapes import parse_metrics
+from tests.support.values import present
 
 BOUNDS = (0.1, 0.2, 0.4)
 
@@ -35,9 +36,7 @@ def test_day_is_thinned_but_windows_stay_exact():
     )
     assert track[0].at >= 100_000 - MAX_AGE - 700
     assert all(b.at - a.at <= THINNED_INTERVAL for a, b in pairwise(track))
-    old, new = track.between(40_000.5, 50_000.5), track.window(600, 99_999.0)
-    assert old is not None
-    assert new is not None
+    old, new = present(track.between(40_000.5, 50_000.5)), present(track.window(600, 99_999.0))
     assert [old.tok_s, old.acceptance_length] == pytest.approx([8.0, 4.0])
     assert [new.tok_s, new.seconds] == pytest.approx([8.0, 600.0])
 
@@ -48,8 +47,7 @@ def test_gap_remains_after_thinning_samples():
     for second in [*range(1000), *range(1100, 12_000)]:
         track.add(float(second), counters(float(second)))
     assert track.between(1010.0, 1090.0) is None
-    across = track.between(900.0, 1200.0)
-    assert across is not None
+    across = present(track.between(900.0, 1200.0))
     assert across.seconds == pytest.approx(100.0)
 
 
@@ -80,8 +78,7 @@ def test_new_engine_begins_new_track():
     assert series.window(10.0, 9.0) is None
     for second in range(10, 13):
         series.add(float(second), counters(second, series=7))
-    rates = series.window(10.0, 12.0)
-    assert rates is not None
+    rates = present(series.window(10.0, 12.0))
     assert rates.steps_s == 1.0
 
 
@@ -90,9 +87,7 @@ def test_window_is_exact_only_at_readings():
     track = CounterSeries()
     for at, proposed, accepted in ((8.57, 0, 0), (9.56, 0, 0), (10.58, 112, 41), (11.57, 469, 182), (14.0, 469, 182)):
         track.add(at, Counters(0.0, steps=proposed / 7, proposed=proposed, accepted=accepted))
-    whole, cut = track.between(9.56, 14.0), track.between(10.0, 14.0)
-    assert whole is not None
-    assert cut is not None
+    whole, cut = present(track.between(9.56, 14.0)), present(track.between(10.0, 14.0))
     assert whole.acceptance == 182 / 469
     assert cut.acceptance == pytest.approx(182 / 469, rel=0.01)
     assert cut.acceptance != pytest.approx(182 / 469, rel=0.001)
@@ -120,8 +115,7 @@ def test_past_values_are_held_then_forgotten():
 def test_a_quantile_lies_in_its_bucket():
     """Inside a bucket values are spread evenly; above the last bound only the bound is known."""
     histogram = Histogram(BOUNDS, (0.0, 4.0, 4.0, 2.0), 5.0)
-    middle = estimate_quantile(histogram, 0.5)
-    assert middle is not None
+    middle = present(estimate_quantile(histogram, 0.5))
     assert list(middle[:2]) == pytest.approx([0.25, 0.2])
     assert estimate_quantile(histogram, 0.95) == (0.4, 0.4, None)
     assert estimate_quantile(histogram, 0.0) == (0.1, 0.1, 0.2)
@@ -133,9 +127,7 @@ def test_a_window_holds_only_its_own_requests():
     state = RunState()
     for at, counts in ((0.0, (0, 0, 0, 0)), (10.0, (0, 0, 0, 9)), (1000.0, (0, 5, 0, 9)), (1010.0, (0, 8, 0, 9))):
         state.apply(LatenciesSampled(at, Histogram(BOUNDS, tuple(float(n) for n in counts))))
-    recent, whole = state.ttft(600, 1011.0), state.ttft(3600, 1011.0)
-    assert recent is not None
-    assert whole is not None
+    recent, whole = present(state.ttft(600, 1011.0)), present(state.ttft(3600, 1011.0))
     assert recent.counts == (0, 8, 0, 0)
     assert whole.counts == (0, 8, 0, 9)
     assert state.ttft(600, 3000.0) is None
@@ -154,8 +146,7 @@ def test_histograms_of_two_servers_have_no_difference():
 def test_histograms_match_response_body(name):
     """Bucket by bucket as recorded: their sum is the count that the server states itself."""
     text = recordings.metrics(name, "end")
-    found = parse_metrics(text)
-    assert found is not None
+    found = present(parse_metrics(text))
     assert found.ttft is not None
     assert found.tpot is not None
     for histogram, family in ((found.ttft, "time_to_first_token"), (found.tpot, "request_time_per_output_token")):

@@ -17,23 +17,19 @@ from dflash_tui.run_state.speculation import (
 from dflash_tui.vllm_output.metrics import Rates
 
 
-def test_the_first_useless_position_adds_too_little():
-    """Position 5 adds 0.03 tokens to a step of 3.1: less than 2 %, so four are enough."""
-    found = advise_draft_length((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000)
-    assert found is not None
-    assert (found.first_useless, found.suggested) == (5, 4)
-
-
-def test_unknown_position_prevents_draft_length_advice():
-    """What an unknown position adds is unknown, and so is what those after it are worth."""
-    assert advise_draft_length((0.9, None, 0.0), 5000) is None
-    assert advise_draft_length((0.9, 0.0, None), 5000) == DraftAdvice(2, 1)
-
-
-def test_all_positions_may_be_useful():
-    found = advise_draft_length((0.9, 0.8, 0.7), MIN_STEPS)
-    assert found is not None
-    assert (found.first_useless, found.suggested) == (None, 3)
+@pytest.mark.parametrize(
+    ("shares", "steps", "advice"),
+    [
+        ((0.9, 0.6, 0.4, 0.2, 0.03, 0.01), 5000, DraftAdvice(5, 4)),  # 0.03 tokens are less than 2 % of a step of 3.1
+        ((0.9, 0.8, 0.7), MIN_STEPS, DraftAdvice(None, 3)),
+        ((0.001, 0.0), 5000, DraftAdvice(1, 1)),  # one is drafted at least
+        ((0.9, 0.0, None), 5000, DraftAdvice(2, 1)),
+        ((0.9, None, 0.0), 5000, None),  # what is unknown may be worth something, and so may those after it
+        ((0.9, 0.0), MIN_STEPS - 1, None),
+    ],
+)
+def test_drafts_end_at_first_useless_position(shares, steps, advice):
+    assert advise_draft_length(shares, steps) == advice
 
 
 def even(conditional: float, drafts: int = 15) -> list[float]:
@@ -87,16 +83,7 @@ def test_unmeasured_steps_name_drafts_to_try():
     assert found.length == pytest.approx(3.1)
     assert found.length_now == pytest.approx(3.14)
     assert forecast_drafts([0.9, 0.8, 0.7], 5000, {}) is None
-
-
-def test_one_token_is_drafted_at_least():
-    found = advise_draft_length((0.001, 0.0), 5000)
-    assert found is not None
-    assert (found.first_useless, found.suggested) == (1, 1)
-
-
-def test_too_little_gives_no_advice():
-    assert advise_draft_length((0.9, 0.0), (MIN_STEPS - 1)) is None
+    assert forecast_drafts([0.9, 0.8, 0.7, 0.6, 0.0], 5000, {}) is None  # one draft fewer is within noise
 
 
 BAND = PublishedFigures("somebody", tok_s=(30.0, 40.0), acceptance=(0.25, 0.35), acceptance_length=(3.0, 3.5))

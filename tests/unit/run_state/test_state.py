@@ -26,6 +26,7 @@ from dflash_tui.events import (
 from dflash_tui.run_state.state import RunState, sample_series
 from tests.support import recordings
 from tests.support.states import fold, read_lines
+from tests.support.values import present
 
 
 def launched(at: float = 0.0) -> Launched:
@@ -94,9 +95,7 @@ def test_the_running_phase_grows_until_the_end():
 def test_windows_are_differences_not_lifetime_ratios():
     """A window looks at its own seconds only: a fast start does not hide a slow now."""
     state = fold(*(reading(float(t), 10.0 * t) for t in range(11)), *(reading(11.0 + t, 101 + t) for t in range(10)))
-    fast_and_slow, slow = state.readings.window(100, 20.0), state.readings.window(5, 20.0)
-    assert fast_and_slow is not None
-    assert slow is not None
+    fast_and_slow, slow = present(state.readings.window(100, 20.0)), present(state.readings.window(5, 20.0))
     assert slow.tok_s == pytest.approx(4.0)
     assert fast_and_slow.tok_s > 20
     assert slow.acceptance == pytest.approx(3 / 7)
@@ -112,8 +111,7 @@ def test_a_hole_is_not_a_zero():
     assert columns[50] is None
     assert columns[-1]
     assert columns[-1].tok_s == pytest.approx(40.0)
-    window = state.readings.window(1000, 101.0)
-    assert window is not None
+    window = present(state.readings.window(1000, 101.0))
     assert window.seconds == pytest.approx(1.0)
 
 
@@ -173,8 +171,7 @@ def test_window_ends_now_not_at_last_change():
 def test_a_window_begins_inside_an_idle_time():
     """A rest before the burst counts with its seconds inside the window only."""
     state = fold(reading(0.0, 0), reading(9.0, 0), reading(10.0, 10), reading(11.0, 20))
-    found = state.readings.window(4, 11.0)
-    assert found is not None
+    found = present(state.readings.window(4, 11.0))
     assert found.seconds == pytest.approx(4.0)
     assert found.tok_s == pytest.approx(20.0)
 

@@ -4,7 +4,6 @@ import re
 from functools import cache
 
 import pytest
-import requests
 from packaging.version import Version
 
 from dflash_tui.events import Compiled, Noted, Phase, PhaseStarted, Stated
@@ -30,11 +29,9 @@ WAY = {
 @pytest.fixture(scope="module")
 def sources() -> dict[str, dict[str, set[str]]]:
     """The strings that may be a format, of the sources that log, of what seeds run on and the last four releases."""
-    try:
+    with wheels.skip_if_unreachable():
         releases = [("vllm", version) for version in (*SEEDS, *[*wheels.published("vllm")][-4:])]
         read = wheels.read_all(dict.fromkeys(releases, PATHS))
-    except requests.RequestException as error:
-        pytest.skip(f"the package index cannot be reached: {type(error).__name__}")
     begin = re.compile("|".join(form.begins for form in FORMATS))
     found = cache(lambda source: {text.strip() for text in strings(source) if begin.match(text.strip())})
     return {

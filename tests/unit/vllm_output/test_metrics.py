@@ -10,12 +10,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dflash_tui.events import Counters, Sampled, decode_recorded, encode
 from dflash_tui.vllm_output import metrics
-from dflash_tui.vllm_output.metrics import compute_rates, parse_sample
+from dflash_tui.vllm_output.metrics import Rates, compute_rates, parse_sample
 from tests.support import recordings
 from tests.support.expositions import parse, parse_with_prometheus
-from tests.support.scrapes import parse_counters
+from tests.support.scrapes import parse_counters, parse_metrics
+from tests.support.values import present
 
 PAIRS = ["cpu-vllm-0.32.0/dflash", "h200-vllm-0.26.0/g26-dflash-compile"]
+
+
+def rates_of(before: Counters, after: Counters, seconds: float) -> Rates:
+    return present(compute_rates(before, after, seconds))
 
 
 def whole(text: str, name: str) -> float:
@@ -29,7 +34,6 @@ def test_counters_match_response_body(name):
     """The few lines parsed give the same sums as parsing everything."""
     text = recordings.metrics(name, "end")
     counters = parse_counters(text)
-    assert counters is not None
     assert counters.generated == whole(text, "vllm:generation_tokens_total") > 0
     assert counters.steps == whole(text, "vllm:spec_decode_num_drafts_total") > 0
     assert counters.accepted == whole(text, "vllm:spec_decode_num_accepted_tokens_total")
@@ -40,14 +44,14 @@ def test_counters_match_response_body(name):
 @pytest.mark.parametrize("name", PAIRS)
 def test_rates_follow_the_definitions(name):
     """Acceptance is accepted / proposed, the acceptance length 1 + accepted / steps, tok/s = steps/s x AL."""
-    before, after = parse_counters(recordings.metrics(name, "start")), parse_counters(recordings.metrics(name, "end"))
-    assert before
-    assert after
+    before, after = (
+        parse_counters(recordings.metrics(name, "start")),
+        parse_counters(recordings.metrics(name, "end")),
+    )
     assert after.steps
     assert after.accepted
     assert after.proposed
-    found = compute_rates(before, after, 10.0)
-    assert found is not None
+    found = rates_of(before, after, 10.0)
     assert found.acceptance_length
     assert found.steps_s
     assert found.acceptance == pytest.approx(after.accepted / after.proposed)
@@ -64,11 +68,8 @@ def test_a_hole_in_the_positions_shifts_nothing():
     lines = '{f}{{position="0"}} {}\n{f}{{position="2"}} {}\n'
     before = parse_counters(body.format(100) + lines.format(80, 20, f=family))
     after = parse_counters(body.format(200) + lines.format(170, 50, f=family) + f'{family}{{position="3"}} 7\n')
-    assert before
-    assert after
     assert before.per_position == (80, None, 20)
-    found = compute_rates(before, after, 1.0)
-    assert found is not None
+    found = rates_of(before, after, 1.0)
     assert found.per_position == (0.9, None, 0.3, None)
 
 
@@ -77,8 +78,7 @@ def test_ratio_without_earlier_count_is_unknown():
     after = Counters(50.0, steps=2000.0, proposed=9000.0, accepted=4000.0)
     for missing in ("accepted", "proposed"):
         before = replace(Counters(0.0, steps=1000.0, proposed=2000.0, accepted=1000.0), **{missing: None})
-        found = compute_rates(before, after, 1.0)
-        assert found is not None
+        found = rates_of(before, after, 1.0)
         assert found.acceptance is None
         assert found.acceptance_length == (None if missing == "accepted" else 4.0)
 
@@ -86,10 +86,8 @@ def test_ratio_without_earlier_count_is_unknown():
 def test_without_speculation_its_figures_are_unknown():
     """A server without a drafter has no acceptance, rather than one of zero."""
     counters = parse_counters(recordings.metrics("cpu-vllm-0.32.0/eager", "end"))
-    assert counters is not None
     assert (counters.steps, counters.per_position) == (None, ())
-    found = compute_rates(counters, counters, 1.0)
-    assert found is not None
+    found = rates_of(counters, counters, 1.0)
     assert (found.tok_s, found.steps_s, found.acceptance, found.acceptance_length) == (0.0, None, None, None)
 
 
@@ -101,14 +99,13 @@ def test_engines_are_summed_and_fullest_cache_counts():
         for e, n in ((0, 10.0), (1, 30.0))
     )
     counters = parse_counters(text)
-    assert counters is not None
     assert (counters.generated, counters.kv_usage) == (40.0, 0.3)
 
 
 @pytest.mark.parametrize("text", ["<html>", "vllm:generation_tokens_total{engine="])
 def test_foreign_metrics_body_gives_no_counters(text):
     """Another program on the port, or half a body, gives no counters and no exception."""
-    assert parse_counters(text) is None
+    assert parse_metrics(text) is None
 
 
 def test_a_counter_that_fell_gives_no_rate():
@@ -130,7 +127,6 @@ HUGE = "1.7e308"
 def test_figures_that_cannot_be_are_left_out(line, other):
     """No sum of what a server tells is infinite, negative or beyond what anybody counts."""
     counters = parse_counters(f"vllm:generation_tokens_total 5\n{line}\n{other}\n")
-    assert counters is not None
     assert replace(counters, series=None) == Counters(
         generated=5.0, running=None, waiting=None, preemptions=None, prompt=None
     )
@@ -145,7 +141,6 @@ def test_untold_counters_stay_unknown_when_recorded():
     )
     earlier = decode_recorded(b'{"event":"counters","at":5.0,"counters":{"generated":5.0}}')
     for counters, known in ((untold, None), (zeros, 0)):
-        assert counters is not None
         recorded = decode_recorded(encode(Sampled(5.0, counters)))
         assert isinstance(recorded, Sampled)
         assert recorded.counters == counters
@@ -153,10 +148,7 @@ def test_untold_counters_stay_unknown_when_recorded():
         assert figures == (known, known, known, known)
     assert isinstance(earlier, Sampled)
     assert (earlier.counters.running, earlier.counters.waiting, earlier.counters.preemptions) == (0, 0, 0)
-    assert zeros is not None
-    assert untold is not None
-    rates = compute_rates(zeros, untold, 1.0)
-    assert rates is not None
+    rates = rates_of(zeros, untold, 1.0)
     assert (rates.preemptions, rates.prefill_s) == (None, None)
     assert b'"running"' not in encode(Sampled(5.0, zeros))
 
@@ -165,7 +157,6 @@ def test_untold_counters_stay_unknown_when_recorded():
 def test_no_cache_is_fuller_than_full(told, known):
     """A usage of 9000 % is unknown."""
     counters = parse_counters(f"vllm:generation_tokens_total 5\nvllm:kv_cache_usage_perc {told}\n")
-    assert counters is not None
     assert counters.kv_usage == known
 
 
@@ -182,15 +173,10 @@ def test_engine_joining_or_leaving_is_no_growth():
             f'{second}1000050\n{name}{{model_name="m",engine="0"}} 30\n',
         )
     )
-    assert one
-    assert more
-    assert both
-    assert turned
     assert compute_rates(one, both, 2.0) is None
     assert compute_rates(replace(both, generated=0.0), one, 2.0) is None
     for before, after, speed in ((one, more, 10.0), (both, turned, 25.0), (replace(one, series=None), more, 10.0)):
-        rates = compute_rates(before, after, 2.0)
-        assert rates is not None
+        rates = rates_of(before, after, 2.0)
         assert rates.tok_s == speed
 
 
@@ -239,8 +225,7 @@ def test_memory_kept_per_metrics_answer_is_bounded():
         reader.feed(b"vllm:time_to_first_token_seconds_%d_sum 1\nvllm:prompt_tokens_total_%d 1\n" % (number, number))
         reader.feed(b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="%d"} 1\n' % number)
     reader.feed(b'vllm:time_to_first_token_seconds_bucket{le="+Inf"} 20000\n')
-    scrape = reader.result()
-    assert scrape
+    scrape = present(reader.result())
     assert scrape.ttft is None
     assert len(scrape.counters.per_position) == 64
     kept = [*reader._sums, *reader._positions, *(bound for family in reader._buckets.values() for bound in family)]

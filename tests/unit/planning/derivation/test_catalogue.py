@@ -12,6 +12,7 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.derivation import catalogue
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from tests.support.build_catalogue import build_catalogue
+from tests.support.values import present
 
 SHIPPED = json.loads(catalogue.SHIPPED.read_bytes())
 STUDY = """
@@ -59,8 +60,7 @@ def test_shipped_catalogue_names_source_of_each_figure():
     ],
 )  # fmt: skip
 def test_pairs_that_fit_machine(pair, hardware, repos):
-    shipped, budget = catalogue.load_catalogue(), catalogue.typical_budget(hardware)
-    assert budget
+    shipped, budget = catalogue.load_catalogue(), present(catalogue.typical_budget(hardware))
     [chosen] = [each for each in shipped.pairs if each.id == pair]
     assert [model.repo for model in catalogue.list_fitting_models(shipped, chosen, budget)] == repos
     best = catalogue.choose_model(shipped, chosen, budget)

@@ -96,6 +96,7 @@ def test_published_pairs_are_derived_except_known_exceptions(pair, tmp_path):
     differs = {"method"} if derived.method is not pair.method else set()
     differs |= {"tokens"} if pair.tokens is not None and derived.tokens != pair.tokens else set()
     differs |= {"release"} if oldest != pair.oldest_vllm else set()
+    assert all(fact.rule for fact in derived.facts)
     assert differs == set(EXCEPTIONS.get(pair.id, {})), (derived.method, derived.tokens, oldest)
 
     path = tmp_path / f"{name_recipe(derived)}.yaml"

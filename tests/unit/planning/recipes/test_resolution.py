@@ -24,6 +24,7 @@ from dflash_tui.planning.recipes.recipe import (
     Trust,
 )
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
+from tests.support.values import present
 
 RECIPE = Recipe(
     name="mine",
@@ -140,9 +141,7 @@ def test_model_warnings_disappear_with_their_model():
     """A variant or a setting with another target or drafter is not warned of the one below; nor is a plain launch."""
     recipe = recipe_loader.find_recipe("gemma-4-31b")
     plain = resolve_recipe(recipe, Hardware.GB10)
-    target, drafter = set(plain.target.warnings), set(plain.drafter.warnings if plain.drafter else ())
-    assert target
-    assert drafter
+    target, drafter = present(set(plain.target.warnings)), present(set(plain.drafter.warnings if plain.drafter else ()))
     assert {*target, *drafter} <= set(build_plan(plain).warnings)
     assert not drafter & set(build_plan(plain, num_speculative_tokens=0).warnings)
     for other in (
