@@ -68,7 +68,7 @@ def test_a_run(earlier):
     )  # fmt: skip
     state = observer.replay_run(run)
     assert (state.status, len(state.phases), len(state.finished.requests)) == ("stopped", 8, 5)
-    window = state.window(60, state.readings[-1].at)
+    window = state.readings.window(60, state.readings[-1].at)
     assert window is not None
     assert window.steps == 14
     assert window.acceptance_length == pytest.approx(1 + 48 / 14)

@@ -305,9 +305,9 @@ class RunView(Vertical):
         self._draw_alarms(now)
         tiles = build_tiles(self.state, self.plan, self.drafted, now, span)
         self.query_one(Figures).show(build_speed(self.state, now), tiles)
-        rates = self.state.window(span, now)
+        rates = self.state.readings.window(span, now)
         if rates is None or not rates.per_position:  # nothing was drafted since the recording began
-            rates = self.state.mean(span, now)
+            rates = self.state.readings.mean(span, now)
         shares = rates.per_position if rates else ()
         synthetic = self.plan is not None and self.plan.accepts_synthetically
         advice = advise_draft_length(shares, rates.steps) if rates and not synthetic else None
