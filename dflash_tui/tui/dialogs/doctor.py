@@ -215,9 +215,6 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
         self.show_heading(Content.assemble((f"Launch {self.run.plan.recipe} again?", "bold")))
         self.draw()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
     def draw(self) -> None:
         """List the remedies with hanging indents."""
         width = max(20, self.row_width - _INDENT)

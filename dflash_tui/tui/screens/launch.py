@@ -88,10 +88,6 @@ class HostSurveys:
         """Record the plan that is being surveyed."""
         self._last_key, self._error, self._wrong = self._key(plan), None, None
 
-    def is_unreached(self, plan: Plan) -> bool:
-        """Whether a plan needs other hosts that have not answered."""
-        return plan.cluster is not None and bool(plan.relaunch_request.peers) and not plan.cluster.is_named
-
     def _key(self, plan: Plan) -> tuple[str, ...]:
         """Return what a host's launch depends on: the request, not the link that the host reported."""
         return (*plan.relaunch_request.to_argv(), plan.target, plan.mode.value)
@@ -293,9 +289,6 @@ class LaunchScreen(SizedScreen[None]):
         if (recipes := self._recipes) and entries.keys() != self.entries.keys():
             self.entries = entries
             recipes.reload(entries)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
 
     @work(exclusive=True, group="look")
     async def probe_and_list(self) -> None:
@@ -602,7 +595,7 @@ class LaunchScreen(SizedScreen[None]):
 
     def has_hosts(self, plan: Plan) -> bool:
         """Return True if all hosts of a plan have answered; otherwise notify."""
-        if self.hosts.is_unreached(plan):
+        if plan.cluster is not None and plan.relaunch_request.peers and not plan.cluster.is_named:
             self.notify(f"no answer from {', '.join(plan.relaunch_request.peers)} yet", severity="warning")
             return False
         return True

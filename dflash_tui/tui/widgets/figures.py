@@ -257,7 +257,8 @@ class Figures(Horizontal):
         digits.update("-" if speed.value == UNKNOWN else speed.value)
         digits.set_class(speed.dim, "-held")
         self.query_one("#speed Static", Static).update(Content.assemble((f"{speed.name} · {speed.note}", MUTED)))
-        self.query_one(Tiles).show(speed, rows)
+        tiles = self.query_one(Tiles)
+        tiles.speed, tiles.rows = speed, rows
 
 
 class Tiles(Widget):
@@ -272,10 +273,6 @@ class Tiles(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="tiles")
-
-    def show(self, speed: Tile, rows: Sequence[Sequence[Tile]]) -> None:
-        """Replace the figures."""
-        self.speed, self.rows = speed, rows
 
     def render(self) -> RenderResult:
         compact = self.size.height < 2 * len(self.rows)
