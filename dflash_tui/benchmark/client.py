@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dflash_tui.benchmark.load import Load, LoadRecord, keep_under_way
-from dflash_tui.benchmark.prompts import Prompt, PromptTokens, Sampling, Suite
+from dflash_tui.benchmark.prompts import Prompt, Sampling, Suite, TokenVariety
 from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.benchmark.sse import Answer, ArrivalMark, CompletionStream, quote_server_text
 from dflash_tui.common import bounded_http
@@ -372,15 +372,15 @@ async def _ask_tokenizer(client: httpx.AsyncClient, path: str, fields: dict[str,
         raise bounded_http.BadResponse(f"{path}: {error}") from None
 
 
-async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, PromptTokens]:
+async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, TokenVariety]:
     """Return the suite with prompts that have different tokens on this server, and what is known of them.
 
     A tokenizer to which every English word is the same unknown token gets random tokens instead, always the same ones:
     with one repeated token a mixture of experts reads far fewer experts.
     """
     if not suite.any_text:
-        return suite, PromptTokens.UNCHECKED
-    prompts, found = list[Prompt](), PromptTokens.DIFFERENT
+        return suite, TokenVariety.UNCHECKED
+    prompts, found = list[Prompt](), TokenVariety.DIFFERENT
     async with _open_client(server) as client:
         try:
             for prompt in suite.prompts:
@@ -388,16 +388,16 @@ async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, PromptTokens
                 if len({*tokens}) >= _FEWEST_DIFFERENT:
                     prompts.append(prompt)
                     continue
-                found = PromptTokens.REPEATED
+                found = TokenVariety.REPEATED
                 text = await _write_random_text(client, server.model, prompt.kind, len(tokens))
                 if len({*await _list_text_tokens(client, server.model, text)}) < _FEWEST_DIFFERENT:
                     return suite, found
                 prompts.append(msgspec.structs.replace(prompt, text=text))
         except bounded_http.list_failures(bounded_http.BadResponse):
-            return suite, PromptTokens.UNKNOWN if found is PromptTokens.DIFFERENT else found
-    if found is PromptTokens.DIFFERENT:
+            return suite, TokenVariety.UNKNOWN if found is TokenVariety.DIFFERENT else found
+    if found is TokenVariety.DIFFERENT:
         return suite, found
-    return msgspec.structs.replace(suite, prompts=tuple(prompts)), PromptTokens.RANDOM
+    return msgspec.structs.replace(suite, prompts=tuple(prompts)), TokenVariety.RANDOM
 
 
 async def _list_text_tokens(client: httpx.AsyncClient, model: str, text: str) -> list[Any]:

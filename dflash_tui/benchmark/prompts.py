@@ -41,7 +41,7 @@ class Prompt(msgspec.Struct, frozen=True):
     tools: tuple[dict[str, Any], ...] = ()
 
 
-class PromptTokens(StrEnum):
+class TokenVariety(StrEnum):
     """Whether the prompts of a suite of `any_text` have different tokens under the server's tokenizer."""
 
     UNCHECKED = ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dflash_tui.benchmark.load import LoadRecord, MeasuredWindow
-from dflash_tui.benchmark.prompts import PromptTokens, Suite
+from dflash_tui.benchmark.prompts import Suite, TokenVariety
 from dflash_tui.benchmark.server import Server, TokenCount
 from dflash_tui.common.errors import UsageError
 from dflash_tui.events import Amount, Counters, Event, RequestDone, Whole, measure_acceptance_length
@@ -110,7 +110,7 @@ class LevelSummary(Event, frozen=True, tag="measured"):
     """The acceptance length as vLLM counts it, with tokens that an answer's last step accepts beyond its end."""
     token_count: TokenCount = TokenCount.USAGE
     """How the tokens of its answers were counted."""
-    prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
+    token_variety: TokenVariety = TokenVariety.UNCHECKED
     memory_limit: MemoryLimit | None = None
     """Its steps beside what the memory's bandwidth allows; None unless asked for."""
     fewer_drafts: DraftForecast | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dflash_tui.cli.signals import ended_like_ctrl_c
 from dflash_tui.common.errors import DflashError, UsageError, explain_resource_limit, suggest_write_fix
 from dflash_tui.common.formatting import has_terminal, name_commands
 from dflash_tui.common.sanitizer import escape_control_characters
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the panel without arguments needs no parser
     import argparse
 
 # SIGTERM ends these commands like Ctrl-C, so that they clean up unfinished files and programs of an engine.
-_CLEANING = frozenset({"export", "doctor", "engine", "patch"})
+_CLEANING = frozenset({"up", "verify", "export", "doctor", "engine", "patch"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,23 +55,6 @@ def _parse_words(words: Sequence[str]) -> argparse.Namespace | None:
     from dflash_tui.cli.parser import parse_words
 
     return parse_words(words)
-
-
-@contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit in the block, unless they are ignored, as by nohup."""
-
-    def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _silence_asyncio() -> None:
@@ -111,7 +94,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     if args.host is not None:
         from dflash_tui.cli.commands import hosts
 
-        with _ended_like_ctrl_c():
+        with ended_like_ctrl_c():
             return hosts.run_there(args)
     if args.command is None:
         return _open_panel(as_json=args.json)
@@ -124,7 +107,7 @@ def _dispatch(args: argparse.Namespace) -> int:
     use_json(args.json)
     name = f"{args.command}_{action}" if action else args.command
     handler: Callable[[argparse.Namespace], int] = getattr(module, name.replace("-", "_"))
-    with _ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
+    with ended_like_ctrl_c() if args.command in _CLEANING else nullcontext():
         return handler(args)
 
 

@@ -135,21 +135,16 @@ def parse_measure(text: str) -> bool:
     return one_of(("speed", "start"))(text) == "start"
 
 
-def parse_budget(text: str) -> float:
-    """Return the seconds of a time such as 30m, which is at least one unit."""
-    return _parse_time(text, 1)
+def duration(least: float) -> Callable[[str], float]:
+    """Return the type of an option that takes a time such as 30m or 12h, in seconds; `least` counts its units."""
 
+    def parse(text: str) -> float:
+        value, unit = text[:-1], text[-1:]
+        if unit not in _UNITS:
+            raise argparse.ArgumentTypeError(f"expected a time such as 30m or 2h, not '{text}'")
+        return number(least, 10_000)(value) * _UNITS[unit]
 
-def parse_time(text: str) -> float:
-    """Return the seconds of a time such as 12h or 30d."""
-    return _parse_time(text, 0)
-
-
-def _parse_time(text: str, least: float) -> float:
-    value, unit = text[:-1], text[-1:]
-    if unit not in _UNITS:
-        raise argparse.ArgumentTypeError(f"expected a time such as 30m or 2h, not '{text}'")
-    return number(least, 10_000)(value) * _UNITS[unit]
+    return parse
 
 
 def parse_recorded_text(text: str) -> str:
@@ -175,7 +170,7 @@ _WITHOUT_VARIABLE = {"drafter", "force", "host", "key_env", "model", "name", "pr
 _TYPES: dict[str, Callable[[str], Any]] = {
     "at": number(0, 1e9),
     "boots": whole_number(1, 50),
-    "budget": parse_budget,
+    "budget": duration(1),
     "concurrency": parse_concurrency,
     "every": parse_positive,
     "force": parse_recorded_text,
@@ -183,7 +178,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "method": one_of(Method),
     "mode": one_of(("eager", "graphs", "compile")),
     "num_speculative_tokens": whole_number(0, 64),
-    "older_than": parse_time,
+    "older_than": duration(0),
     "port": whole_number(1, 65_535),
     "prompts": parse_positive,
     "ramp": number(0, 3600),

@@ -128,10 +128,9 @@ async def run_boot(
     hosts = [] if await boot_server.wait_for_memory_release(plan, free) else ["this machine"]
     for host in [*hosts, *await server.wait_for_far_memory()]:
         write_driver_log(f"the server's memory was not released within a minute on {host}")
-    write_driver_log(
-        f"boot {number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
-    )
-    return replace(boot, took=time.monotonic() - launched)
+    took = time.monotonic() - launched
+    write_driver_log(f"boot {number + 1}: prepared in {launched - began:.1f} s, {took:.1f} s in all")
+    return replace(boot, took=took)
 
 
 async def measure_running_server(
@@ -255,9 +254,14 @@ class _Watch(NamedTuple):
         """Wait until every other rank works; rank 0 notices a lost rank only at the next request."""
         asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
         far_ranks = self.server.run.far_ranks if self.server.run else ()
-        while unseen := [far for far in far_ranks if not _is_at_work(self.state, far.rank, asked_at)]:
+        ranks = self.state.ranks
+
+        def works(rank: int) -> bool:
+            return rank in ranks and ranks[rank].at >= asked_at and ranks[rank].state is RankState.RUNNING
+
+        while unseen := [far for far in far_ranks if not works(far.rank)]:
             if time.monotonic() > deadline:
-                sample = self.state.ranks.get(unseen[0].rank)
+                sample = ranks.get(unseen[0].rank)
                 how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
                 raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} did no work during the rounds: {how}")
             await self._pause()
@@ -266,7 +270,7 @@ class _Watch(NamedTuple):
         """Return the boot with its requests measured; the first is cold only of a server that was just launched."""
         design, server, state, number = self.design, self.server, self.state, boot.number
         suite, sampling = store.load_experiment_suite(design), choose_sampling(design, state.startup.samplers)
-        suite, prompt_tokens = await client.vary_tokens(server, suite)
+        suite, token_variety = await client.vary_tokens(server, suite)
         run, cold = server.run, None
         send = partial(client.send_suite, server)
         plain = sampling._replace(tokens=False)
@@ -298,7 +302,7 @@ class _Watch(NamedTuple):
             boot,
             checks=await _check_kept_answers(design, boot.arm, scored) if scored else (),
             sampler=sampler,
-            prompt_tokens=prompt_tokens,
+            token_variety=token_variety,
             cold_request=cold,
             requests=tuple(requests),
             windows=tuple(windows),
@@ -319,11 +323,6 @@ class _Watch(NamedTuple):
             prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
             prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
         )
-
-
-def _is_at_work(state: RunState, rank: int, since: float) -> bool:
-    sample = state.ranks.get(rank)
-    return sample is not None and sample.at >= since and sample.state is RankState.RUNNING
 
 
 def _describe_failure(run: Run, state: RunState) -> str:

@@ -40,9 +40,8 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     """Return the servers on the experiment's GPUs or CPU; raise UsageError if another experiment runs."""
     for other in store.list_experiments():
         if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
-            raise UsageError(
-                f"{other.id} is running and would disturb the measurement", hint=f"dflash-tui ab attach {other.id}"
-            )
+            what = f"{other.id} is running and would disturb the measurement"
+            raise UsageError(what, hint=f"dflash-tui ab attach {other.id}")
     plans = [arm.plan for arm in design.launched]
     measured = {server_identity.read_port(server.url) for server in design.servers if server.is_here}
     return [

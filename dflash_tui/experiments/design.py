@@ -14,7 +14,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from dflash_tui.benchmark.load import MeasuredWindow
-from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE, PromptTokens
+from dflash_tui.benchmark.prompts import MOST_ROUNDS, MOST_SCALE, MOST_SEED, MOST_TEMPERATURE, TokenVariety
 from dflash_tui.benchmark.server import ServerFacts
 from dflash_tui.benchmark.sse import Answer, ArrivalMark
 from dflash_tui.events import YEAR_2100, Amount, Event, RequestDone, Whole
@@ -259,7 +259,7 @@ class Boot(msgspec.Struct, frozen=True, omit_defaults=True):
     env: dict[str, str] = {}
     sampler: str = ""
     """The sampler of its answers; empty if not recorded."""
-    prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
+    token_variety: TokenVariety = TokenVariety.UNCHECKED
     inherited: dict[str, str] | None = None
     """Other environment variables that vLLM reads; None if not recorded."""
     patches: dict[str, str] = {}

@@ -104,13 +104,10 @@ def plan_launch(
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
-    """Return the plan of a request on the GPUs of `probe`.
+    """Return the plan of a request on the GPUs of `probe`; raise UsageError if a name, setting or number is wrong.
 
     `models` on this machine improve the memory estimate. `port` is used if the request names none. Of several hosts,
     `rank` is the one to plan for, and `folders` has the copies of models on it, by their name.
-
-    Raises:
-        UsageError: a name or setting is wrong, or the recipe needs another number of hosts.
     """
     recipe = recipe or recipe_loader.find_recipe(request.recipe)
     engine = inventory.find_engine_by_name(request.engine) if request.engine else None
@@ -149,6 +146,8 @@ def plan_launch(
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
         serve_flags.check_settings(resolved.engine.vllm, words)
     resolved = _find_files_in_target(resolved)
+    failed = environments.read_failed_measures(Path(engine.folder) if engine else engine_folder_for(resolved.engine))
+    conditions = StartConditions(system.is_wsl(), list_exported(os.environ), failed)
     plan = build_plan(
         resolved,
         mode=request.mode,
@@ -157,7 +156,7 @@ def plan_launch(
         gpus=[(card.index, card.uuid) for card in cards],
         engine=_judge_engine(resolved, engine) if engine else None,
         request=request,
-        conditions=_read_start_conditions(Path(engine.folder) if engine else engine_folder_for(resolved.engine)),
+        conditions=conditions,
         rank=rank,
         folders=folders,
     )
@@ -203,14 +202,6 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
         what = f"it is for {resolved.hosts} hosts, but {hosts} are given, this one included"
         raise UsageError(what, hint=f"--set hosts={hosts} --set tensor-parallel-size={hosts}")
     return replace(resolved, hosts=hosts)
-
-
-def _read_start_conditions(engine_folder: Path) -> StartConditions:
-    return StartConditions(
-        on_wsl=system.is_wsl(),
-        exported=list_exported(os.environ),
-        failed=environments.read_failed_measures(engine_folder),
-    )
 
 
 def plan_launch_here(
@@ -345,13 +336,12 @@ def _choose_gpus(
         return _choose_named(wanted, recipe, probe, resolve, ranks)
     classes = dict.fromkeys(card.hardware for card in probe.gpus if not card.trouble)
     choices = [_choose_of_class(hardware, probe, resolve, ranks) for hardware in classes]
-    best = max(choices, key=lambda choice: _prefer(recipe, choice[0], choice[1], ranks), default=None)
-    return best or (resolve(None), ())
 
+    def rate(choice: tuple[ResolvedRecipe, tuple[Gpu, ...]]) -> tuple[bool, bool, int]:
+        enough = len(choice[1]) >= count_gpus_per_host(choice[0]) * ranks
+        return enough, choice[0].hardware in recipe.hardware, min(map(gpus.free_memory, choice[1]))
 
-def _prefer(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...], ranks: int) -> tuple[bool, bool, int]:
-    enough = len(cards) >= count_gpus_per_host(resolved) * ranks
-    return enough, resolved.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
+    return max(choices, key=rate, default=None) or (resolve(None), ())
 
 
 def _choose_of_class(

@@ -259,11 +259,7 @@ _UNTYPED: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
-    """Return a record in the current form; it may come from others or from an earlier release.
-
-    Raises:
-        msgspec.MsgspecError: it is not JSON, or not what the decoder expects.
-    """
+    """Return a record of others or an earlier release in the current form; raise MsgspecError if it is invalid."""
     if not _EARLIER.search(data):
         return decode_json(data, decoder)
     return msgspec.convert(upgrade(decode_json(data, _UNTYPED)), decoder.type, str_keys=True)

@@ -84,10 +84,8 @@ def build_plan(
 
     `gpus` are index and UUID of each GPU that the server sees, all GPUs when empty. Without the request's `cluster`,
     placeholders stand for the addresses of several hosts. The plan's own command is for host `rank`; `folders` maps
-    models by their name to their copies there.
-
-    Raises:
-        UsageError: the user set an unknown patch or startup optimization, or it or graphs mode is not possible.
+    models by their name to their copies there. Raise UsageError if a patch, startup optimization or graphs mode is not
+    possible.
     """
     recipe, mode = resolved.recipe, mode or resolved.mode
     resolved = _replace_models(resolved, folders)
@@ -100,7 +98,9 @@ def build_plan(
     methods.check_release(method, resolved.engine.vllm)
     resolved = cuda_graphs.apply_mode(resolved, mode, tokens)
     base_folder = engine.folder if engine else engine_folder_for(resolved.engine)
-    engine_folder = _choose_patched_folder(base_folder, engine, patches)
+    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
+    is_made = bool(added) and (engine is None or engine.patchable)
+    engine_folder = patched_folder_for(base_folder, added, engine.state if engine else "") if is_made else base_folder
     resolved, used, left_out = choose_startup_optimizations(resolved, mode, base_folder, conditions, patches.names)
     models = _place_models(resolved)
     named = request.cluster if request else None
@@ -305,13 +305,6 @@ def engine_folder_for(spec: EngineSpec) -> Path:
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
     installs += (spec.source_builds,) * spec.source_builds  # only if set, so that older engines keep their folders
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
-
-
-def _choose_patched_folder(base: Path, engine: ChosenEngine | None, patches: PatchSelection) -> Path:
-    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
-    if added and (engine is None or engine.patchable):
-        return patched_folder_for(base, added, engine.state if engine else "")
-    return base
 
 
 def patched_folder_for(base: Path, patches: Iterable[Patch], state: str = "") -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from msgspec import structs
 
-from dflash_tui.benchmark.prompts import PromptTokens, name_template
+from dflash_tui.benchmark.prompts import TokenVariety, name_template
 from dflash_tui.benchmark.result_files import ImportedMeasurement, ImportedResult
 from dflash_tui.benchmark.server import Server, ServerFacts, TokenCount
 from dflash_tui.benchmark.sse import Answer
@@ -49,10 +49,10 @@ _COUNTS = {
     TokenCount.TOKENIZE: "counted by the server's /tokenize, since its stream has no usage",
     TokenCount.CHUNKS: "chunks of the stream, not tokens: the server reports no usage and has no /tokenize",
 }
-PROMPT_TOKENS = {
-    PromptTokens.RANDOM: "prompts of random tokens, since the tokenizer gives the suite's text hardly different ones",
-    PromptTokens.REPEATED: "the prompts' tokens repeat: a mixture of experts reads fewer experts than with real text",
-    PromptTokens.UNKNOWN: "unknown whether the prompts' tokens differ: the server's /tokenize does not list them",
+TOKEN_VARIETY = {
+    TokenVariety.RANDOM: "prompts of random tokens, since the tokenizer gives the suite's text hardly different ones",
+    TokenVariety.REPEATED: "the prompts' tokens repeat: a mixture of experts reads fewer experts than with real text",
+    TokenVariety.UNKNOWN: "unknown whether the prompts' tokens differ: the server's /tokenize does not list them",
 }
 _WIDTH = 80
 
@@ -205,7 +205,7 @@ def _describe_level(measured: LevelSummary) -> list[str]:
     lines += [_format_memory_limit(measured.memory_limit)] if measured.memory_limit else []
     if measured.token_count is not TokenCount.USAGE:
         lines.append(f"tokens: {_COUNTS[measured.token_count]}")
-    lines += [PROMPT_TOKENS[measured.prompt_tokens]] if measured.prompt_tokens in PROMPT_TOKENS else []
+    lines += [TOKEN_VARIETY[measured.token_variety]] if measured.token_variety in TOKEN_VARIETY else []
     if measured.sampler:
         end = "of full length (ignore_eos)" if measured.fixed else "to the model's own end"
         lines.append(f"answers {end}; sampler: {measured.sampler}")

@@ -48,7 +48,7 @@ from dflash_tui.experiments.design import Arm, Boot, Design, HostFacts
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning import startup_optimizations
 from dflash_tui.presentation import experiment_text
-from dflash_tui.presentation.benchmark_text import PROMPT_TOKENS, list_latency_rows
+from dflash_tui.presentation.benchmark_text import TOKEN_VARIETY, list_latency_rows
 from dflash_tui.presentation.experiment_text import list_outcome
 from dflash_tui.presentation.report import (
     Cell,
@@ -308,7 +308,7 @@ def _describe_prompts(report: ExperimentReport) -> list[str]:
         *experiment_text.describe_sent(design),
         f"prompts SHA-256 {design.digest[:_DIGITS]}, shuffled from seed {design.seed}; {ends}",
         *([f"sampler: {', '.join(samplers)}"] if samplers else []),
-        *(PROMPT_TOKENS[found] for found in PROMPT_TOKENS if any(boot.prompt_tokens is found for boot in report.boots)),
+        *(TOKEN_VARIETY[found] for found in TOKEN_VARIETY if any(boot.token_variety is found for boot in report.boots)),
     ]
 
 

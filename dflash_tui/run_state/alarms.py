@@ -360,16 +360,14 @@ def _check_memory(state: RunState, now: float) -> Alarm | None:
     if last is None or not is_memory_low(last.available, last.total):
         return None
     since = condition_start(state.memory, lambda sample: is_memory_low(sample.available, sample.total))
-    evidence = (
-        f"{format_gib(last.available)} of {format_gib(last.total)} left; at 0 the kernel kills the largest process"
-    )
-    return Alarm(
-        "memory", since, "memory is nearly used up", evidence, "stop other programs, or give the KV cache less"
-    )
+    left = f"{format_gib(last.available)} of {format_gib(last.total)} left"
+    evidence = f"{left}; at 0 the kernel kills the largest process"
+    hint = "stop other programs, or give the KV cache less"
+    return Alarm("memory", since, "memory is nearly used up", evidence, hint)
 
 
 def _check_acceptance(state: RunState, now: float) -> Alarm | None:
-    recent = state.window(_RECENT_SECONDS, now)
+    recent = state.readings.window(_RECENT_SECONDS, now)
     if _drafts_from_text(state) or recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
         return None
     before = state.readings.between(now - _BASELINE_SECONDS, now - _RECENT_SECONDS)
@@ -682,14 +680,13 @@ def _list_limits(gpu: GpuLoad) -> dict[str, str]:
 
 
 def _check_preemptions(state: RunState, now: float) -> Alarm | None:
-    recent = state.window(_PREEMPTION_WINDOW, now)
+    recent = state.readings.window(_PREEMPTION_WINDOW, now)
     if recent is None or not recent.preemptions or recent.preemptions < 1:
         return None
     before = (state.readings[-1].counters.preemptions or 0.0) - recent.preemptions
     since = condition_start(state.readings, lambda reading: (reading.counters.preemptions or 0.0) > before)
-    evidence = (
-        f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, and work is repeated"
-    )
+    often = f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}"
+    evidence = f"{often}: the KV cache is full, and work is repeated"
     return Alarm("preemptions", since, "requests are preempted", evidence, _PREEMPTION_HINT)
 
 
@@ -713,13 +710,8 @@ def _check_foreign_load(state: RunState, now: float) -> Alarm | None:
 
     since = condition_start(state.gpus, lambda sample: is_shared(sample.gpus))
     names = ", ".join(f"{p.name or 'a process'} (pid {p.pid}) holds {format_gib(p.memory)}" for p in others.values())
-    return Alarm(
-        "foreign load",
-        since,
-        "another program uses the GPU",
-        names,
-        "it slows the server down and distorts the figures",
-    )
+    hint = "it slows the server down and distorts the figures"
+    return Alarm("foreign load", since, "another program uses the GPU", names, hint)
 
 
 def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above

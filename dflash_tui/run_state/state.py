@@ -43,7 +43,7 @@ from dflash_tui.run_state.series import MAX_GAP, CounterSeries, ThinnedSeries, T
 from dflash_tui.run_state.speculation import SpeculationTotals
 from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.known_failures import list_symptoms
-from dflash_tui.vllm_output.metrics import Rates, subtract_histograms
+from dflash_tui.vllm_output.metrics import subtract_histograms
 
 MAX_REQUESTS = 500
 MAX_LINES = 5000
@@ -260,14 +260,6 @@ class RunState:
     def spans(self, now: float) -> list[PhaseSpan]:
         """Return the phases of the start in order of first occurrence; the last one runs until the start is over."""
         return self.startup.spans(now, self.exit.at if self.exit else None)
-
-    def window(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the `seconds` before `now`, or None if they are unknown."""
-        return self.readings.window(seconds, now)
-
-    def mean(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the recorded part of the last `seconds`, as a chart shows them."""
-        return self.readings.mean(seconds, now)
 
     def ttft(self, seconds: float, now: float) -> Histogram | None:
         """Return the TTFTs, in seconds, of the last `seconds`; None if there are none."""

@@ -34,7 +34,7 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.presentation.plan_text import format_restart_limit
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, KeysDialog, ask, confirm_trust, list_keys
+from dflash_tui.tui.dialogs.basic import Confirm, KeysDialog, ask, confirm_trust, list_keys, showing_errors
 from dflash_tui.tui.screens.launch import LaunchScreen
 from dflash_tui.tui.terminal import TerminalApp, leave_on_signals, start_threads
 from dflash_tui.tui.widgets.basic import NEEDS
@@ -168,11 +168,8 @@ DARK = Theme(
         "border-blurred": "#33404B",
         "footer-background": "#161B21",
         "footer-key-foreground": "#56B4E9",
-        "block-cursor-background": "#56B4E9",
         "block-cursor-foreground": "#101418",
-        "block-cursor-text-style": "bold",
         "block-cursor-blurred-background": "#274357",
-        "block-cursor-blurred-foreground": "#D5DAE0",
     },
 )
 
@@ -196,13 +193,9 @@ LIGHT = Theme(
         "series-dim": "#5C8AA8",
         "border": "#A9AEB2",
         "border-blurred": "#C2C6C9",
-        "footer-background": "#E2E2DD",
         "footer-key-foreground": "#0072B2",
-        "block-cursor-background": "#0072B2",
         "block-cursor-foreground": "#FFFFFF",
-        "block-cursor-text-style": "bold",
         "block-cursor-blurred-background": "#BCD6E6",
-        "block-cursor-blurred-foreground": "#20262C",
     },
 )
 
@@ -402,10 +395,8 @@ class DflashApp(TerminalApp):
         if current and current.id == run.id:
             self.switch_mode("live")
         elif not server_process.is_alive(run):
-            try:
+            with showing_errors(self):
                 self.play(build_player(run), own=None if isinstance(run, Recording) else run)
-            except DflashError as error:
-                self.push_screen(ErrorDialog(error))
         elif self.preparing:
             self.notify("a launch is being prepared; 2 shows it", severity="warning")
         else:
@@ -634,19 +625,16 @@ class DflashApp(TerminalApp):
         from dflash_tui.launch import shutdown
         from dflash_tui.peers import keeper
 
-        try:
+        with showing_errors(self):
             seconds, stayed = await shutdown.stop_and_release_memory(run, lambda line: self.notify(line, timeout=2))
-        except DflashError as error:
-            self.push_screen(ErrorDialog(error))
-            return
-        for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE) if run.far_ranks else ():
-            left = rank.state in server_process.THERE
-            self.notify(str(rank), severity="warning" if left else "information", markup=False)
-        self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
-        if stayed:
-            self.notify(stayed, severity="warning", markup=False, timeout=20)
-        if self.current_mode == "live" and self.run_screen.view.run is run:
-            self.switch_mode("launch")
+            for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE) if run.far_ranks else ():
+                left = rank.state in server_process.THERE
+                self.notify(str(rank), severity="warning" if left else "information", markup=False)
+            self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
+            if stayed:
+                self.notify(stayed, severity="warning", markup=False, timeout=20)
+            if self.current_mode == "live" and self.run_screen.view.run is run:
+                self.switch_mode("launch")
 
     def action_fix(self) -> None:
         self._launch_again(self._shown.failure)

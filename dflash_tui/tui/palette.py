@@ -16,7 +16,7 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.diagnosis.explanation import Explanation, format_explanation
 from dflash_tui.diagnosis.log_source import LogSource
 from dflash_tui.diagnosis.posted_log import explain_log
-from dflash_tui.monitoring import recording
+from dflash_tui.monitoring.recording import SAMPLE, find_recording
 from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
@@ -96,21 +96,21 @@ class PanelCommands(Provider):
                 yield Command(binding.description, about, partial(self.app.run_action, binding.action, node))
 
     def _screens(self) -> Iterator[Command]:
-        yield Command("Runs", "watch, replay or export a run", self.panel.action_runs)
-        yield Command("History", "compare starts: eager and compile, cold and cached", self._history)
+        push, panel = self.app.push_screen, self.panel
+        yield Command("Runs", "watch, replay or export a run", panel.action_runs)
+        yield Command("History", "compare starts: eager and compile, cold and cached", lambda: push(HistoryScreen()))
         yield Command(
-            "Launch screen", "recipes, and the plan of the highlighted one", partial(self.panel.action_show, "launch")
+            "Launch screen", "recipes, and the plan of the highlighted one", partial(panel.action_show, "launch")
         )
         yield Command("Tune", "find the fastest setting of the highlighted recipe", self._tune)
-        yield Command("Explain a log", "why any vLLM failed, from its log file", self._explain_log)
-        yield Command("Live screen", "the run being watched", partial(self.panel.action_show, "live"))
-        yield Command("Chat", "talk with the server that is watched, or the newest", self.panel.action_chat)
-        yield Command("Replay the sample", "a run recorded on a real H200", self._sample)
+        yield Command("Explain a log", "why any vLLM failed, from its log file", lambda: push(LogDialog()))
+        yield Command("Live screen", "the run being watched", partial(panel.action_show, "live"))
+        yield Command("Chat", "talk with the server that is watched, or the newest", panel.action_chat)
+        yield Command(
+            "Replay the sample", "a run recorded on a real H200", lambda: panel.open_run(find_recording(SAMPLE))
+        )
         yield Command("Theme", "choose among all themes", self.app.search_themes)
         yield Command("Screenshot", "save the screen as an SVG file in the current folder", self._save_screenshot)
-
-    def _explain_log(self) -> None:
-        self.app.push_screen(LogDialog())
 
     def _save_screenshot(self) -> None:
         """Save to the current folder, where exports go: over ssh there is no downloads folder."""
@@ -119,15 +119,9 @@ class PanelCommands(Provider):
         except OSError as error:
             self.app.notify(f"not saved: {error.strerror}; choose another folder", severity="error")
 
-    def _history(self) -> None:
-        self.app.push_screen(HistoryScreen())
-
     def _tune(self) -> None:
         self.panel.action_show("launch")
         self.panel.launch_screen.action_tune()
-
-    def _sample(self) -> None:
-        self.panel.open_run(recording.find_recording(recording.SAMPLE))
 
     def _recipes(self) -> Iterator[Command]:
         for name, entry in self.panel.launch_screen.entries.items():
@@ -177,7 +171,7 @@ class LogDialog(ListDialog[None]):
             self.explanation = await asyncio.to_thread(lambda: explain_log(LogSource(name)))
         except DflashError as error:
             self.explanation = None
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
         else:
             self.on_resize()
             self.detail.focus()

@@ -13,6 +13,7 @@ import pytest
 from dflash_tui.benchmark import client, summary
 from dflash_tui.benchmark.prompts import Prompt, Sampling, build_suite
 from dflash_tui.benchmark.server import Server
+from dflash_tui.cli import console
 from dflash_tui.cli.commands import bench
 from dflash_tui.cli.main import main
 from dflash_tui.cli.parser import build_parser
@@ -99,7 +100,8 @@ async def test_a_warm_up_does_not_count(serving, capfd):
         return client.send_suite(*words, **how)
 
     with mock.patch.object(bench, "client", mock.Mock(wraps=client, send_suite=send)):
-        await bench.run_bench(bench.Bench(Server.from_run(serving), SUITE, FREE, rounds=3, warm_up=2, as_json=True))
+        console.use_json(True)
+        await bench.run_bench(bench.Bench(Server.from_run(serving), SUITE, FREE, rounds=3, warm_up=2))
     measured = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert measured["requests"] == 6
     assert [rounds for _, rounds in sent] == [2, 3]
@@ -114,11 +116,13 @@ async def test_rate_load_reports_its_goodput(serving, capfd):
     load = bench.Bench(
         Server.from_run(serving), SUITE, FREE, rounds=5, rate=40.0, slo=summary.parse_slo("ttft=60,e2e=1e-6")
     )
-    await bench.run_bench(load._replace(as_json=True, slo=summary.parse_slo("e2e=1000000")))
+    console.use_json(True)
+    await bench.run_bench(load._replace(slo=summary.parse_slo("e2e=1000000")))
     measured = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (measured["streams"], measured["window"]["rate"], measured["requests"]) == (0, 40.0, 10)
     assert (measured["goodput"]["met"], measured["goodput"]["n"]) == (10, 10)
     assert {kind: one["e2e"]["n"] for kind, one in measured["latency"].items()} == {"a": 5, "b": 5, "": 10}
+    console.use_json(False)
     await bench.run_bench(load)
     shown = capfd.readouterr().out
     assert re.findall(r"(\d+) of (\d+) within", shown) == [("0", "10")]
@@ -140,9 +144,11 @@ async def test_steps_are_compared_with_memory(serving, capfd, tmp_path):
     for target in (str(tmp_path), "models/missing"):
         run = msgspec.structs.replace(serving, plan=msgspec.structs.replace(plan, target=target))
         compared = bench.Bench(Server.from_run(run), SUITE, FREE, limit=True)
+        console.use_json(False)
         await bench.run_bench(compared)
         shown = " ".join(capfd.readouterr().out.split())
-        await bench.run_bench(compared._replace(as_json=True))
+        console.use_json(True)
+        await bench.run_bench(compared)
         seen.append((shown, json.loads(capfd.readouterr().out.splitlines()[-1])["memory_limit"]))
     (shown, told), (shown_without, told_without) = seen
     assert [round(step["least_seconds"], 4) for step in told["kinds"].values()] == [0.0001, 0.0001]
@@ -156,14 +162,16 @@ async def test_fewer_drafts_are_forecast_from_history(serving, capfd):
     shares = (0.5, 0.2, 0.1, *[0.01] * (serving.plan.num_speculative_tokens - 3))
     none = Counters(0.0, 0.0, 0.0, 0.0, 0.0, tuple(0.0 for _ in shares))
     some = Counters(1e3, 0.0, 500.0, 3500.0, 500 * sum(shares), tuple(500 * share for share in shares))
-    command = bench.Bench(Server.from_run(serving), SUITE, FREE, as_json=True, dataset="mine.jsonl")
+    command = bench.Bench(Server.from_run(serving), SUITE, FREE, dataset="mine.jsonl")
     told, shown = [], []
     for _ in range(2):
         counters = mock.AsyncMock(side_effect=[none, some, none, some])
         with mock.patch.object(bench, "client", mock.Mock(wraps=client, read_counters=counters)):
+            console.use_json(True)
             await bench.run_bench(command)
             told.append(json.loads(capfd.readouterr().out.splitlines()[-1])["fewer_drafts"])
-            await bench.run_bench(command._replace(as_json=False))
+            console.use_json(False)
+            await bench.run_bench(command)
             shown.append(" ".join(capfd.readouterr().out.split()))
         plan = msgspec.structs.replace(serving.plan, num_speculative_tokens=3, port=1)
         earlier = msgspec.structs.replace(serving, id=f"{serving.id}-3", plan=plan)

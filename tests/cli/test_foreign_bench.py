@@ -93,7 +93,7 @@ def test_prompts_have_different_tokens(capfd, server, found, words):
     with server.serve() as url:
         _, summary = measured(capfd, url, "--suite", "contexts:1k")
         assert main(["bench", url, "--suite", "contexts:1k"]) == 0
-    assert summary["prompt_tokens"] == found
+    assert summary["token_variety"] == found
     text = capfd.readouterr().out
     assert words in text
     assert ("prompts of" in text or "the prompts' tokens" in text) == bool(words)
@@ -108,7 +108,7 @@ def test_other_suites_are_sent_as_written(capfd):
     server = OpenAIServer(tokenizes=True, vocabulary=True)
     with server.serve() as url:
         _, summary = measured(capfd, url, "--suite", "quick")
-    assert summary["prompt_tokens"] == ""
+    assert summary["token_variety"] == ""
     assert "/detokenize" not in [path for path, _, _ in server.asked]
 
 

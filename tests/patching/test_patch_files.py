@@ -9,9 +9,9 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import RecipeError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import iterate_layers
+from tests.support.plans import plan_of
 
 SHIPPED = sorted(path.stem for path in paths.bundled_folder("patches").glob("*.yaml"))
 
@@ -88,10 +88,8 @@ def test_broken_patch_file_does_not_hide_others(own):
     assert "yaml.yaml:2: not YAML" in broken["yaml"]
     assert "No such file" in broken["dangling"]
     with pytest.raises(RecipeError, match="triton-non-causal"):
-        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed"))
-    assert build_plan(
-        resolution.resolve_recipe(recipe_loader.find_recipe("qwen3-coder-next"), Hardware.GB10)
-    ).skipped_patches
+        plan_of("gemma-4-31b", Hardware.GB10, profile="seed")
+    assert plan_of("qwen3-coder-next", Hardware.GB10).skipped_patches
 
 
 def test_patch_key_never_replaces_plan_keys(own):
@@ -99,9 +97,7 @@ def test_patch_key_never_replaces_plan_keys(own):
     keys = "{method: ngram, model: other, num_speculative_tokens: 1, disable_eagle_block_drop: true}"
     text = text_of("dflash-no-block-drop").replace("{disable_eagle_block_drop: true}", keys)
     (own / "dflash-no-block-drop.yaml").write_text(text)
-    engine = recipe_loader.engine_for_release("0.32.0")
-    recipe = recipe_loader.find_recipe("qwen3.5-35b-a3b")
-    plan = build_plan(resolution.resolve_recipe(recipe, Hardware.GB10, engine=engine))
+    plan = plan_of("qwen3.5-35b-a3b", Hardware.GB10, "0.32.0")
     [config] = [json.loads(word) for word in plan.argv if word.startswith('{"method"')]
     assert (config["method"], config["num_speculative_tokens"]) == ("dflash", 15)
     assert config["model"] == plan.drafter

@@ -229,7 +229,7 @@ def test_full_disk_leaves_nothing(base, shipped, monkeypatch):
 
     before = tree(base.folder)
     with monkeypatch.context() as full:
-        full.setattr(Path, "write_text", write)
+        full.setattr(Path, "write_bytes", write)
         with pytest.raises(PatchError, match="cannot be made") as caught:
             make(base, on_other(shipped))
     assert (caught.value.hint, os.strerror(errno.ENOSPC) in caught.value.evidence) == ("free some space", True)

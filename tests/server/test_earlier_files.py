@@ -69,7 +69,7 @@ def test_a_run(earlier):
     )  # fmt: skip
     state = observer.replay_run(run)
     assert (state.status, len(state.phases), len(state.finished.requests)) == ("stopped", 8, 5)
-    window = present(state.window(60, state.readings[-1].at))
+    window = present(state.readings.window(60, state.readings[-1].at))
     assert window.steps == 14
     assert window.acceptance_length == pytest.approx(1 + 48 / 14)
     rows = map(json.loads, dflash("ps", "--all", "--json").splitlines())

@@ -128,10 +128,10 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
     out, _ = await bench.communicate()
     after, now = await _at_rest(run, state)
     expected = (after[1] - before[1]) / (after[0] - before[0])
-    found = present(state.window(now - began, now))
+    found = present(state.readings.window(now - began, now))
     assert found.acceptance == pytest.approx(expected, rel=1e-3)
     shown = {tile.name: tile for row in build_tiles(state, run.plan, 7, now, now - began) for tile in row}
-    recent = present(state.window(RECENT, now))
+    recent = present(state.readings.window(RECENT, now))
     assert shown["acceptance"].value == format_percent(recent.acceptance, 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured["acceptance"] == pytest.approx(expected, rel=1e-3)
@@ -182,15 +182,15 @@ async def _heat_is_seen(traffic: Traffic, state: RunState) -> None:
     begun = time.time()
 
     def cold_so_far() -> Rates | None:
-        return state.window(min(15, time.time() - begun), time.time())
+        return state.readings.window(min(15, time.time() - begun), time.time())
 
     await until(lambda: time.time() - begun > 25 and (found := cold_so_far()) and found.steps > 50)
     cold = cold_so_far()
     traffic.temperature = 1.6
     await until(lambda: any(alarm.kind == "acceptance" for alarm in alarms.find_alarms(state, time.time())))
-    await until(lambda: (found := state.window(15, time.time())) and found.steps > 50)
+    await until(lambda: (found := state.readings.window(15, time.time())) and found.steps > 50)
     now = time.time()
-    hot = state.window(15, now)
+    hot = state.readings.window(15, now)
     assert cold is not None
     assert hot is not None
     assert (hot.acceptance or 0) < 0.5 * (cold.acceptance or 0)

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from dflash_tui.benchmark import client, suites, summary
 from dflash_tui.benchmark.load import Load, LoadRecord
 from dflash_tui.benchmark.memory_limit import compare_with_memory
-from dflash_tui.benchmark.prompts import PromptTokens, Sampling, Suite, name_template
+from dflash_tui.benchmark.prompts import Sampling, Suite, TokenVariety, name_template
 from dflash_tui.benchmark.server import Server, ServerSeen
 from dflash_tui.benchmark.sse import CompletionStream
 from dflash_tui.benchmark.summary import Goodput, LevelSummary, Slo
-from dflash_tui.cli.console import print_data, print_status, terminal_width
+from dflash_tui.cli.console import is_json, print_data, print_status, print_text, terminal_width
 from dflash_tui.cli.event_lines import print_event
 from dflash_tui.cli.requests import choose_server, ensure_dataset
 from dflash_tui.common.errors import ServerFailed, UsageError
@@ -52,14 +52,13 @@ class Bench(NamedTuple):
     sampling: Sampling
     rounds: int = 1
     levels: tuple[int, ...] = (1,)
-    as_json: bool = False
     watched: bool = False
     samplers: tuple[str, ...] = ()
     rate: float = 0.0
     ramp: float = 0.0
     slo: Slo | None = None
     warm_up: int = 0
-    prompt_tokens: PromptTokens = PromptTokens.UNCHECKED
+    token_variety: TokenVariety = TokenVariety.UNCHECKED
     limit: bool = False
     dataset: str = ""
 
@@ -83,8 +82,7 @@ class Bench(NamedTuple):
         """Send the suite with `streams` requests at a time, print and record each, and return their summary."""
         server, run, done = self.server, self.server.run, list[RequestDone]()
         before = await client.read_counters(server)
-        if not self.as_json:
-            print_data(benchmark_text.format_request(None))
+        print_text(benchmark_text.format_request(None))
         load = Load(0 if self.rate else streams, self.rate, self.ramp)
         record = LoadRecord(load, partial(nvml.read_energy, run.metered_gpus if run else ()))
         requests = client.send_suite(
@@ -97,15 +95,14 @@ class Bench(NamedTuple):
                 if request.kind == FILLER:
                     continue
                 done.append(request)
-                if not self.as_json:
-                    print_data(benchmark_text.format_request(request))
-                elif not self.watched:
+                print_text(benchmark_text.format_request(request))
+                if is_json() and not self.watched:
                     print_event(request)
         after = await client.read_counters(server)
         measured = self._summarize(
             LevelSummary.from_requests(server, done, before, after, self.suite, record=record), done
         )
-        if self.as_json:
+        if is_json():
             print_event(measured)
         else:
             is_session = any(prompt.session for prompt in self.suite.prompts)
@@ -125,7 +122,7 @@ class Bench(NamedTuple):
         measured = replace(
             measured,
             fixed=self.sampling.fixed and is_full,
-            prompt_tokens=self.prompt_tokens,
+            token_variety=self.token_variety,
             sampling=name_template(self.sampling.words, run.plan) if run else self.sampling.words,
             sampler=self.sampling.name_sampler(self.samplers) if knows_sampler else "unknown",
             goodput=Goodput.from_requests(self.slo, done, measured.completed_per_second) if self.slo else None,
@@ -160,13 +157,13 @@ def bench(args: argparse.Namespace) -> int:
     scale = args.scale if args.scale is not None else plan.bench_scale if plan else 1.0
     sampling = Sampling(scale, args.seed, args.temperature, args.fixed, top_p=args.top_p, top_k=args.top_k)
     benchmark = Bench(
-        server, suite, sampling.as_published(plan.expected if plan else ()), args.rounds, args.concurrency, args.json,
+        server, suite, sampling.as_published(plan.expected if plan else ()), args.rounds, args.concurrency,
         rate=args.rate, ramp=args.ramp, slo=summary.parse_slo(args.slo) if args.slo else None, warm_up=args.warm_up,
         limit=args.limit, dataset=args.suite,
     )  # fmt: skip
     if server.run:
         return asyncio.run(_bench_run(benchmark, server.run))
-    if args.json:
+    if is_json():
         print_event(ServerSeen(time.time(), server.url, server.model, server.facts))
     else:
         print_data(benchmark_text.format_server(server))
@@ -238,11 +235,11 @@ async def run_bench(benchmark: Bench) -> None:
     """Send the warm-up and each level, then print a table of the levels if there are several."""
     levels = []
     suite, found = await client.vary_tokens(benchmark.server, benchmark.suite)
-    benchmark = benchmark._replace(suite=suite, prompt_tokens=found)
+    benchmark = benchmark._replace(suite=suite, token_variety=found)
     await benchmark.send_warm_up()
     for streams in benchmark.levels:
-        if len(benchmark.levels) > 1 and not benchmark.as_json:
-            print_data(f"\n{streams} at a time")
+        if len(benchmark.levels) > 1:
+            print_text(f"\n{streams} at a time")
         levels.append(await benchmark.level(streams))
-    if len(levels) > 1 and not benchmark.as_json:
-        print_data(f"\n{to_terminal([benchmark_text.build_levels(levels)], terminal_width())}")
+    if len(levels) > 1:
+        print_text(f"\n{to_terminal([benchmark_text.build_levels(levels)], terminal_width())}")

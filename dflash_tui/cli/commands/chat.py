@@ -8,7 +8,7 @@ import contextlib
 import sys
 
 from dflash_tui.benchmark.chat import Conversation, Part, Turn
-from dflash_tui.cli.console import print_data, print_json, print_piece, print_status
+from dflash_tui.cli.console import is_json, print_data, print_json, print_piece, print_status
 from dflash_tui.cli.requests import choose_server
 from dflash_tui.common.errors import ServerFailed
 from dflash_tui.presentation.client_text import (
@@ -25,7 +25,7 @@ def chat(args: argparse.Namespace) -> int:
     """Read lines and print the server's answers on stdout, everything else on stderr."""
     server = choose_server(args)
     conversation = Conversation(server, system=args.system or "", temperature=args.temperature)
-    talk = Talk(conversation, as_json=args.json)
+    talk = Talk(conversation)
     for caution in list_cautions(server.run) if server.run else ():
         print_status(caution)
     if talk.on_terminal:
@@ -47,8 +47,8 @@ def chat(args: argparse.Namespace) -> int:
 class Talk:
     """A conversation on standard streams; an error or Ctrl-C ends one answer on a terminal, else the program."""
 
-    def __init__(self, conversation: Conversation, *, as_json: bool) -> None:
-        self._conversation, self._as_json = conversation, as_json
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
         self.on_terminal = sys.stdin.isatty()
         self._parts: list[Part] = []
 
@@ -70,7 +70,7 @@ class Talk:
         """Send a line and print the answer as it arrives."""
         self._parts.clear()
         try:
-            turn = asyncio.run(self._conversation.ask(text, None if self._as_json else self._show))
+            turn = asyncio.run(self._conversation.ask(text, None if is_json() else self._show))
         except KeyboardInterrupt:
             print_piece("\n" if self._parts else "", data=Part.ANSWER in self._parts)
             print_status("· stopped")
@@ -89,7 +89,7 @@ class Talk:
         print_piece(text, data=part is Part.ANSWER)
 
     def _end(self, turn: Turn) -> None:
-        if self._as_json:
+        if is_json():
             print_json(turn)
             return
         is_answer = Part.ANSWER in self._parts[-1:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +23,6 @@ from dflash_tui.cli.console import (
 from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.cli.json_lines import PatchOutcome, RemovedEngine
 from dflash_tui.cli.requests import confirm_patch_trust, confirm_trust, read_launch_request
-from dflash_tui.cli.signals import cancelled_by_signals
 from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_gib
@@ -242,19 +240,15 @@ def engine_install(args: argparse.Namespace) -> int:
     """Install the engine of a recipe, and make its patched engine."""
     planned = plan_launch_here(read_launch_request(args))
     confirm_trust(planned.resolved.recipe, [planned.plan], args)
-    try:
-        chosen = asyncio.run(_install(planned))
-    except asyncio.CancelledError:
-        return 128 + signal.SIGTERM
+    chosen = asyncio.run(_install(planned))
     print_result(chosen, chosen.folder)
     return 0
 
 
 async def _install(planned: PlannedLaunch) -> Engine:
     report = PreparingLines()
-    with cancelled_by_signals():
-        engine = await preparation.install_engine(planned.resolved.engine, planned.plan, report)
-        return await preparation.make_patched_engine(planned.plan, engine, report)
+    engine = await preparation.install_engine(planned.resolved.engine, planned.plan, report)
+    return await preparation.make_patched_engine(planned.plan, engine, report)
 
 
 def engine_inspect(args: argparse.Namespace) -> int:

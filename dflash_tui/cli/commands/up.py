@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -30,7 +29,7 @@ from dflash_tui.cli.event_lines import (
 from dflash_tui.cli.json_lines import CheckLine
 from dflash_tui.cli.panel import open_panel
 from dflash_tui.cli.requests import confirm_trust, read_launch_request
-from dflash_tui.cli.signals import cancelled_by_signals, ended_by_signals
+from dflash_tui.cli.signals import ended_at_once
 from dflash_tui.common.errors import DflashError, ServerFailed, UsageError
 from dflash_tui.common.formatting import describe_attach_and_stop, has_terminal, name_program, read_called_name
 from dflash_tui.diagnosis import postmortem
@@ -69,10 +68,7 @@ def up(args: argparse.Namespace) -> int:
         raise UsageError(f"--foreground cannot be combined with {other}", hint="use only one of them")
     request = read_launch_request(args)
     planned = plan_over_peers(request, args) if request.peers else plan_launch_here(request)
-    try:
-        asyncio.run(_bring_up(args, planned._replace(forced=args.force or "")))
-    except asyncio.CancelledError:
-        return 128 + signal.SIGTERM
+    asyncio.run(_bring_up(args, planned._replace(forced=args.force or "")))
     return 0
 
 
@@ -90,13 +86,12 @@ async def _bring_up(args: argparse.Namespace, planned: PlannedLaunch) -> None:
     front = _Terminal(args)
     # No restarts with --detach or --wait: nothing would supervise them.
     policy = RestartPolicy() if args.detach or args.wait else planned.plan.restart
-    with cancelled_by_signals():
-        try:
-            await session.run_server(planned, front, cluster_launch.reach_hosts, policy)
-        except asyncio.CancelledError:
-            if not front.is_watching:
-                print_status("cancelled before the launch; nothing incomplete is left")
-            raise
+    try:
+        await session.run_server(planned, front, cluster_launch.reach_hosts, policy)
+    except asyncio.CancelledError:
+        if not front.is_watching:
+            print_status("cancelled before the launch; nothing incomplete is left")
+        raise
 
 
 class _Terminal:
@@ -149,7 +144,7 @@ class _Terminal:
             return
         self.is_watching = True
         try:
-            with nullcontext() if args.foreground else ended_by_signals():
+            with nullcontext() if args.foreground else ended_at_once():
                 await _watch(args, run, state, self._until)
         finally:
             if args.foreground and server_process.is_alive(run):
@@ -225,9 +220,7 @@ async def _watch(args: argparse.Namespace, run: Run, state: RunState, until: Unt
 
 async def _measure(run: Run, state: RunState) -> None:
     """Send the five prompts; without --json also print an answer and how to compare speculation on and off."""
-    benchmark = Bench(
-        Server.from_run(run), suites.load_suite("quick"), Sampling.from_plan(run.plan), as_json=is_json(), watched=True
-    )
+    benchmark = Bench(Server.from_run(run), suites.load_suite("quick"), Sampling.from_plan(run.plan), watched=True)
     await run_bench(benchmark.suit_to(state.startup.samplers))
     if is_json():
         return

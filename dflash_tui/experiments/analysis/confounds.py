@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dflash_tui.benchmark.prompts import PromptTokens
+from dflash_tui.benchmark.prompts import TokenVariety
 from dflash_tui.benchmark.server import TokenCount
 from dflash_tui.common.formatting import pluralize
 from dflash_tui.common.secrets import LEFT_OUT, is_secret
@@ -162,7 +162,7 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
         samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if b.inherited is not None}
         yield from _find_unequal_values("the samplers differ", samplers)
     texts = {
-        b.number: {"prompts": "random tokens" if b.prompt_tokens is PromptTokens.RANDOM else "the suite's text"}
+        b.number: {"prompts": "random tokens" if b.token_variety is TokenVariety.RANDOM else "the suite's text"}
         for b in pair.measured
     }
     yield from _find_unequal_values("the prompts differ", texts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -157,7 +158,16 @@ class ErrorDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -error"):
-            yield Static(render_error(self.error.what, self.error.evidence, self.error.hint))
+            yield Static(render_error(self.error))
+
+
+@contextmanager
+def showing_errors(app: App[Any]) -> Iterator[None]:
+    """End the block at an error, and show it in a dialog."""
+    try:
+        yield
+    except (DflashError, OSError) as error:
+        app.push_screen(ErrorDialog(error))
 
 
 class KeyGroup(NamedTuple):
@@ -197,22 +207,17 @@ def list_keys(screen: Screen[Any]) -> list[KeyGroup]:
     for node, binding, enabled, _ in sorted(active, key=lambda binding: is_below_screen(binding.node)):
         if enabled:
             title = EVERYWHERE if binding in COMMON_KEYS else _name_node(node)
-            text = binding.tooltip or binding.description
-            groups.setdefault(title, {}).setdefault(binding.action, (_format_key(binding), text))
+            key = binding.key_display or binding.key.partition(",")[0]
+            groups.setdefault(title, {}).setdefault(binding.action, (key, binding.tooltip or binding.description))
     moving = [("tab ↑ ↓", "Move and scroll"), ("ctrl+p", "Command palette: every action, recipes, runs, themes")]
-    listed = [KeyGroup(title, list(keys.values())) for title, keys in groups.items()]
+    everywhere = KeyGroup(EVERYWHERE, [*groups.pop(EVERYWHERE, {}).values(), *moving])
     glosses = [KeyGroup(title, list(rows)) for title, rows in getattr(screen, "GLOSSES", {}).items()]
-    return [*(group for group in listed if group.title != EVERYWHERE), *_join_everywhere(listed, moving), *glosses]
+    return [*(KeyGroup(title, list(keys.values())) for title, keys in groups.items()), everywhere, *glosses]
 
 
 def is_below_screen(node: DOMNode) -> bool:
     """Return whether the keys of `node` come after the screen's; a log that fills the screen comes before."""
     return not isinstance(node, Screen) and not any(parent.has_class("-log") for parent in node.ancestors)
-
-
-def _join_everywhere(listed: Sequence[KeyGroup], moving: list[tuple[str, str]]) -> list[KeyGroup]:
-    own = next((group.keys for group in listed if group.title == EVERYWHERE), [])
-    return [KeyGroup(EVERYWHERE, [*own, *moving])]
 
 
 def _name_node(node: DOMNode) -> str:
@@ -221,10 +226,6 @@ def _name_node(node: DOMNode) -> str:
     if isinstance(node, Screen):
         return "this dialog" if node.is_modal else "this screen"
     return node.id or "the list"
-
-
-def _format_key(binding: Binding) -> str:
-    return binding.key_display or binding.key.partition(",")[0]
 
 
 class KeysDialog(TextDialog[None]):
@@ -381,7 +382,7 @@ class ChoiceDialog(ListDialog[Result]):
         try:
             self.dismiss(self.read(self.field.value))
         except UsageError as error:
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
 
 
 NONE = "no alarms"
@@ -449,22 +450,18 @@ async def confirm_design(app: App[Any], design: Design) -> bool:
     """Return whether the arms of an experiment are trusted, asking the user if needed."""
     if not design.launched:
         return True
-    try:
+    with showing_errors(app):
         recipe = recipe_loader.find_recipe(design.launched[0].request.recipe)
-    except DflashError as error:
-        app.push_screen(ErrorDialog(error))
-        return False
-    return await confirm_trust(app, recipe, [arm.plan for arm in design.launched])
+        return await confirm_trust(app, recipe, [arm.plan for arm in design.launched])
+    return False
 
 
 async def confirm_trust(app: App[Any], recipe: Recipe, plans: Sequence[Plan]) -> bool:
     """Return whether plans of a recipe are trusted, asking the user if needed."""
-    try:
+    with showing_errors(app):  # such as of a patch of the plan that was removed or is invalid
         untrusted = recipe_trust.find_untrusted(recipe_trust.list_launched(recipe, plans))
-    except DflashError as error:  # a patch of the plan was removed or is invalid
-        app.push_screen(ErrorDialog(error))
-        return False
-    return await _confirm(app, f"Run {recipe.name}?", untrusted)
+        return await _confirm(app, f"Run {recipe.name}?", untrusted)
+    return False
 
 
 async def confirm_patch_trust(app: App[Any], patches: Sequence[Patch]) -> bool:

@@ -160,13 +160,13 @@ class ExperimentDialog(TextDialog[str | None]):
         Binding("v", "vary", "vary"),
     ]
     EXAMPLE: ClassVar = ""
-    DEFAULT: ClassVar = ""
-    """What is varied if the user chooses nothing."""
+    vary = ""
+    """What is varied, here if the user chooses nothing."""
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__()
         self.unsuited = unsuited  # why the recipe would not start here
-        self.plan, self.vary = plan, self.DEFAULT
+        self.plan = plan
         self.planned: PlannedExperiment | None = None
         self.progress = Content("")
         self.beginning = False
@@ -204,6 +204,10 @@ class ExperimentDialog(TextDialog[str | None]):
         self.planned, self.progress = None, Content.assemble(*words)
         self.draw()
 
+    def fail(self, error: DflashError | OSError) -> None:
+        """Show an error in place of the plan."""
+        self.say(render_error(error.without_option if isinstance(error, varying.VariationError) else error))
+
     def plan_again(self) -> None:
         """Update the heading and plan the experiment again."""
         self.show_heading(self.render_head())
@@ -216,7 +220,7 @@ class ExperimentDialog(TextDialog[str | None]):
         try:
             self.planned = await asyncio.to_thread(self.plan_now)
         except (DflashError, OSError) as error:
-            self.say(_render_error(error))
+            self.fail(error)
         else:
             self.draw()
 
@@ -234,13 +238,17 @@ class ExperimentDialog(TextDialog[str | None]):
             for words, about in offers.items()
         ]
         dialog = ChoiceDialog("what varies", rows, self.vary, str.strip, typed=self.vary, example=self.EXAMPLE)
-        self.app.push_screen(dialog, self.take_variation)
+        self.plan_with("vary", dialog)
 
-    def take_variation(self, words: str | None) -> None:
-        """Plan the experiment with the chosen variation; an empty one is the default."""
-        if words is not None:
-            self.vary = words or self.DEFAULT
-            self.plan_again()
+    def plan_with(self, name: str, dialog: ChoiceDialog[str]) -> None:
+        """Plan the experiment with what the dialog returns as the attribute `name`."""
+
+        def take(words: str | None) -> None:
+            if words is not None:
+                setattr(self, name, words or getattr(type(self), name))
+                self.plan_again()
+
+        self.app.push_screen(dialog, take)
 
     def action_begin(self) -> None:
         """Begin the planned experiment; until it has begun or failed, only `escape` works."""
@@ -257,7 +265,7 @@ class ExperimentDialog(TextDialog[str | None]):
             begun = await controller.begin_experiment(planned.design, planned.resolved_recipes, self)
         except (DflashError, OSError) as error:
             self.beginning = False
-            self.say(_render_error(error))
+            self.fail(error)
             return
         if begun:
             self.dismiss(planned.design.id)
@@ -297,14 +305,6 @@ class ExperimentDialog(TextDialog[str | None]):
                 self.say((f"stopping {run.id} …", MUTED))
 
 
-def _render_error(error: DflashError | OSError) -> Content:
-    if isinstance(error, varying.VariationError):
-        error = error.without_option
-    if isinstance(error, DflashError):
-        return render_error(error.what, error.evidence, error.hint)
-    return render_error(error.strerror or str(error), "", "")
-
-
 class NewExperiment(ExperimentDialog):
     """Asks for confirmation of an A/B."""
 
@@ -316,11 +316,12 @@ class NewExperiment(ExperimentDialog):
         Binding("o", "options", "options"),
     ]
     EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B, url=http://host:8000"
-    DEFAULT: ClassVar = varying.DEFAULT
+    vary = varying.DEFAULT
+    options = ""
 
     def __init__(self, plan: Plan, unsuited: str = "") -> None:
         super().__init__(plan, unsuited)
-        self.boots, self.options = 2, ""
+        self.boots = 2
 
     def render_head(self) -> Content:
         sure = "honest: the spread of boots is measured" if self.boots > 1 else "quick: a verdict is only suggestive"
@@ -352,13 +353,7 @@ class NewExperiment(ExperimentDialog):
             example="rounds=2 temperature=0.7",
             about=f"as for `dflash-tui ab`: {', '.join(builder.list_typed_options())}",
         )
-        self.app.push_screen(dialog, self.take_options)
-
-    def take_options(self, words: str | None) -> None:
-        """Plan the A/B with the typed options."""
-        if words is not None:
-            self.options = words
-            self.plan_again()
+        self.plan_with("options", dialog)
 
 
 _MINUTES = (10, 20, 30, 45, 60, 90, 120, 240)

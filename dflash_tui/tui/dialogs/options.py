@@ -114,7 +114,7 @@ class OptionsDialog(ListDialog[None]):
             planned = self.choice.plan_request(self.recipe, request)
             own = self.choice.plan_request(self.recipe, _without_options(request))
         except DflashError as error:
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
             return False
         rows = render_memory(planned.memory, width) if planned.memory else []
         rows.append(Content.assemble(("how these options change the command", "bold")))
@@ -153,7 +153,7 @@ class OptionsDialog(ListDialog[None]):
         try:
             request = change_option(self.choice.request(self.recipe), name, text)
         except UsageError as error:
-            self.show_detail(render_error(error.what, error.evidence, error.hint))
+            self.show_detail(render_error(error))
             return None
         return request if self.show_effect(request) else None
 

@@ -11,7 +11,6 @@ from textual import work
 from textual.binding import Binding
 from textual.content import Content
 
-from dflash_tui.common.errors import DflashError
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
@@ -21,7 +20,7 @@ from dflash_tui.events import Preparing
 from dflash_tui.launch import preparation
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.plan import Plan
-from dflash_tui.tui.dialogs.basic import ErrorDialog, TextDialog, confirm_patch_trust
+from dflash_tui.tui.dialogs.basic import TextDialog, confirm_patch_trust, showing_errors
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, once_composed
 
@@ -128,30 +127,21 @@ class PatchScreen(TextDialog[None]):
     @once_composed
     def on_mount(self) -> None:
         self.show_heading("reading the engine's files …")
-        self.read()
-
-    @work(exclusive=True)
-    async def read(self) -> None:
-        """Read the states of the patches."""
-        await self._read()
+        self.run_worker(self._read(), exclusive=True)
 
     @work(exclusive=True)
     async def action_apply(self) -> None:
         """Build the patched engine once the patches are trusted."""
         engine = self.view.engine if self.view else None
-        try:
+        with showing_errors(self.app):
             if engine and await confirm_patch_trust(self.app, status.load_planned_patches(self.plan)):
                 self.show_heading("making an engine with the patches …")
                 await preparation.make_patched_engine(self.plan, engine, self._show_note)
-        except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error))
         await self._read()
 
     async def _read(self) -> None:
-        try:
+        with showing_errors(self.app):
             self.view = await asyncio.to_thread(read_patch_view, self.plan)
-        except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error))
         if self.view is None:
             self.show_heading("the engine's files could not be read")
             return

@@ -29,7 +29,7 @@ from dflash_tui.monitoring.startup_history import RecordedStart, StartDifference
 from dflash_tui.presentation.startup_text import format_spread
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ErrorDialog, ListDialog, TextDialog
+from dflash_tui.tui.dialogs.basic import ListDialog, TextDialog, showing_errors
 from dflash_tui.tui.render.plan import render_hung
 from dflash_tui.tui.widgets.basic import MUTED, MUTED_ROW, list_broken_options, once_composed
 
@@ -155,19 +155,13 @@ class RunList(ListDialog[Run]):
     def action_history(self) -> None:
         self.app.push_screen(HistoryScreen())
 
-    def action_export(self) -> None:
-        if self.runs and self.runs[self.place].status != "sample":
-            self.export(self.runs[self.place].run)
-
     @work(exclusive=True, group="export")
-    async def export(self, run: Run) -> None:
-        """Export `run` to a file in the current folder."""
-        try:
-            path = await asyncio.to_thread(recording.export_run, run)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        self.notify(f"written to {path}, without tokens and prompts", markup=False)
+    async def action_export(self) -> None:
+        """Export the highlighted run to a file in the current folder."""
+        if self.runs and self.runs[self.place].status != "sample":
+            with showing_errors(self.app):
+                path = await asyncio.to_thread(recording.export_run, self.runs[self.place].run)
+                self.notify(f"written to {path}, without tokens and prompts", markup=False)
 
 
 _NAME = 20

@@ -39,7 +39,7 @@ from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.presentation.verdict_text import name_arm
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import registry
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask, confirm_design
+from dflash_tui.tui.dialogs.basic import Confirm, ask, confirm_design, showing_errors
 from dflash_tui.tui.render.experiment import (
     Outlook,
     list_boot_stages,
@@ -302,15 +302,11 @@ class ExperimentScreen(SizedScreen[None]):
     def action_verdict(self) -> None:
         self.post_message(self.Over(self.identity))
 
-    def action_keep(self) -> None:
-        if self.view and self.view.tune:
-            self.keep(self.view.progress, self.view.tune)
-
     @work(exclusive=True, group="keep")
-    async def keep(self, progress: Progress, outcome: TuneOutcome) -> None:
+    async def action_keep(self) -> None:
         """Write the best setting as a recipe, without overwriting others."""
-        name = progress.design.tuning.save_as if progress.design.tuning else ""
-        await keep_as_recipe(self, progress, outcome, name)
+        if self.view and self.view.tune and (tuning := self.view.progress.design.tuning):
+            await keep_as_recipe(self, self.view.progress, self.view.tune, tuning.save_as)
 
     def action_stop(self) -> None:
         detail = "The current boot is aborted and its server stopped. Finished boots are kept; enter resumes it there."
@@ -322,24 +318,17 @@ class ExperimentScreen(SizedScreen[None]):
         """Stop the driver, which stops its server."""
         await self._do(controller.stop_driver)
 
-    def action_resume(self) -> None:
-        if self.view is None:
-            return
-        self.resume(self.view.progress.design)
-
     @work(exclusive=True, group="drive")
-    async def resume(self, design: Design) -> None:
+    async def action_resume(self) -> None:
         """Resume a halted experiment in a new driver process, once its recipe is trusted."""
-        if await confirm_design(self.app, design):
+        if self.view and await confirm_design(self.app, self.view.progress.design):
             await self._do(controller.resume_experiment)
 
     async def _do(self, act: Callable[[Design], object]) -> None:
         if self.view is None:
             return
-        try:
+        with showing_errors(self.app):
             await asyncio.to_thread(act, self.view.progress.design)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
         self.reload()
 
 

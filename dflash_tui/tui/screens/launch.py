@@ -30,7 +30,7 @@ from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.presentation.plan_text import format_check
 from dflash_tui.runs import lifecycle, registry, verification
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, ask
+from dflash_tui.tui.dialogs.basic import Confirm, ask, showing_errors
 from dflash_tui.tui.launch_selection import MARKS, LaunchSelection, Suitability
 from dflash_tui.tui.render.plan import render_details, render_machine, render_plan, render_servers
 from dflash_tui.tui.widgets.basic import (
@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # imported where a screen is opened: the first frame does not
 _PROBE_PATIENCE = 0.1  # seconds that the first frame waits for the GPUs
 _SEARCH_INTERVAL = 30.0  # seconds between two searches for foreign servers
 _HOSTS_SETTLED = 0.4  # seconds that a plan must be shown before its hosts are surveyed
+_NOT_LOADED = "this recipe does not load: "
 _OF_RECIPE = frozenset({"check", "options", "patches", "hosts", "copy", "ab", "tune", "details", "keep"})
 """The actions that need a highlighted recipe."""
 
@@ -373,9 +374,9 @@ class LaunchScreen(SizedScreen[None]):
             if isinstance(entry, Recipe):
                 content = self._render_plan(entry, width)
             else:
-                content = _render_broken(entry) if entry else self._render_nothing(width)
+                content = render_error(entry, _NOT_LOADED) if entry else self._render_nothing(width)
         except DflashError as error:
-            content = _render_broken(error)
+            content = render_error(error, _NOT_LOADED)
         if content != text.content:
             text.update(content)
 
@@ -442,10 +443,8 @@ class LaunchScreen(SizedScreen[None]):
 
     def action_change(self, what: str, step: int = 1) -> None:
         """Select the next or previous value of a part of the launch."""
-        try:
+        with showing_errors(self.app):
             self.choice.change(self._recipe, what, step)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
         self.draw()
         self.refresh_bindings()
 
@@ -519,29 +518,23 @@ class LaunchScreen(SizedScreen[None]):
             return
         if (recipe := self._recipe) is None:
             return
-        try:
-            port = lifecycle.find_free_port(recipe.port) if launching else None
-            planned = self.choice.plan(recipe, port)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        if not self.has_hosts(planned.plan):
-            return
 
         def launch(reason: str | None) -> None:
             if launching and reason is not None:
                 self.post_message(self.Launch(doctor.planned._replace(forced=reason)))
 
-        doctor = Doctor(planned, launching=launching, change=partial(self.choice.take_changes, recipe, port))
-        self.app.push_screen(doctor, launch)
+        with showing_errors(self.app):
+            port = lifecycle.find_free_port(recipe.port) if launching else None
+            planned = self.choice.plan(recipe, port)
+            if self.has_hosts(planned.plan):
+                doctor = Doctor(planned, launching=launching, change=partial(self.choice.take_changes, recipe, port))
+                self.app.push_screen(doctor, launch)
 
     def _plan(self) -> PlannedLaunch | None:
         """Return the plan of the highlighted recipe; show the error and return None if planning fails."""
-        try:
+        with showing_errors(self.app):
             return self.choice.plan(self._recipe) if self._recipe else None
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return None
+        return None
 
     @cached_property
     def entries(self) -> Entries:
@@ -566,14 +559,10 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.presentation import recipe_text
 
         self.notify(f"reading the config.json of {target} …", markup=False)
-        try:
+        with showing_errors(self.app):
             name = await recipe_files.add_recipe_of_models(target, drafter, method, recipe_text.schema_text())
-            entries = await asyncio.to_thread(self.load)
-        except (DflashError, OSError) as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        self._show_new(name, entries)
-        self.notify(f"{name} is now your recipe; it was not run yet", markup=False)
+            self._show_new(name, await asyncio.to_thread(self.load))
+            self.notify(f"{name} is now your recipe; it was not run yet", markup=False)
 
     def _show_new(self, name: str, entries: Entries) -> None:
         self.entries = entries
@@ -585,14 +574,10 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.launch import recipe_files
 
         if planned := self._plan():
-            try:
+            with showing_errors(self.app):
                 path = recipe_files.keep_setting(planned)
-                entries = self.load()
-            except (DflashError, OSError) as error:
-                self.app.push_screen(ErrorDialog(error))
-                return
-            self._show_new(path.stem, entries)
-            self.notify(f"written to {path}", markup=False)
+                self._show_new(path.stem, self.load())
+                self.notify(f"written to {path}", markup=False)
 
     def action_hosts(self) -> None:
         """Choose the other hosts of the highlighted recipe."""
@@ -637,13 +622,11 @@ class LaunchScreen(SizedScreen[None]):
         await asyncio.sleep(_HOSTS_SETTLED)
         await self.hosts.survey(plan, self.choice, self.draw)
         if (missing := self.hosts.take_missing()) and self.is_current:
-            self._offer_program(missing)
+            from dflash_tui.peers import far_program
 
-    def _offer_program(self, error: NeedsProgram) -> None:
-        from dflash_tui.peers import far_program
-
-        question = Confirm(f"Install dflash-tui on {error.host}?", far_program.describe_offer(error), "install it")
-        ask(self.app, question, partial(self.install_program, error.host))
+            offer = far_program.describe_offer(missing)
+            question = Confirm(f"Install dflash-tui on {missing.host}?", offer, "install it")
+            ask(self.app, question, partial(self.install_program, missing.host))
 
     @work(group="install")
     async def install_program(self, host: str) -> None:
@@ -651,16 +634,8 @@ class LaunchScreen(SizedScreen[None]):
         from dflash_tui.peers import far_program
 
         self.notify(f"installing dflash-tui on {host}: the wheel goes over ssh, then pip fetches what it needs")
-        try:
-            place = await far_program.install_program(host)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-            return
-        self.notify(f"dflash-tui is on {host}: {place}", markup=False)
-        self.hosts.installed.add(host)
-        self.hosts.forget()
-        self.draw()
-
-
-def _render_broken(error: DflashError) -> Content:
-    return render_error(f"this recipe does not load: {error.what}", error.evidence, error.hint)
+        with showing_errors(self.app):
+            self.notify(f"dflash-tui is on {host}: {await far_program.install_program(host)}", markup=False)
+            self.hosts.installed.add(host)
+            self.hosts.forget()
+            self.draw()

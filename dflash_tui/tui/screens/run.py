@@ -33,7 +33,7 @@ from dflash_tui.presentation.client_text import ClientProgram, format_endpoint, 
 from dflash_tui.presentation.startup_text import GLOSSES
 from dflash_tui.run_state.alarms import find_alarms
 from dflash_tui.runs.run import Run
-from dflash_tui.tui.dialogs.basic import ErrorDialog, TextDialog, render_alarm_list
+from dflash_tui.tui.dialogs.basic import TextDialog, render_alarm_list, showing_errors
 from dflash_tui.tui.sharing import share_report
 from dflash_tui.tui.widgets.basic import (
     CHAT_KEY,
@@ -134,12 +134,9 @@ class ViewScreen(SizedScreen[None]):
         from dflash_tui.presentation import submission
 
         if run := self.view.own:
-            try:
+            with showing_errors(self.app):
                 report, _ = await asyncio.to_thread(run_report.build_run_report, recording.open_recording(run))
-            except DflashError as error:
-                self.app.push_screen(ErrorDialog(error))
-                return
-            share_report(self, render_run(report), run.folder, more=submission.list_possible_files(report))
+                share_report(self, render_run(report), run.folder, more=submission.list_possible_files(report))
 
 
 class RunScreen(ViewScreen):

@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 
-from dflash_tui.common.errors import DflashError, UsageError
+from dflash_tui.common.errors import UsageError
 from dflash_tui.common.formatting import format_synthetic
 from dflash_tui.experiments import controller, store, tuner
 from dflash_tui.experiments.analysis import answers
@@ -23,11 +23,10 @@ from dflash_tui.experiments.analysis.report import (
     TuneOutcome,
     Verdict,
 )
-from dflash_tui.experiments.design import Design
 from dflash_tui.presentation import submission, verdict_text
 from dflash_tui.presentation.experiment_report import build_sections, render_markdown
 from dflash_tui.tui.dialogs.answers import AnswersDialog
-from dflash_tui.tui.dialogs.basic import Confirm, ErrorDialog, confirm_design
+from dflash_tui.tui.dialogs.basic import Confirm, confirm_design, showing_errors
 from dflash_tui.tui.render.experiment import render_report_head, render_sections
 from dflash_tui.tui.screens.playback import PlaybackScreen
 from dflash_tui.tui.sharing import keep_as_recipe, share_report
@@ -162,22 +161,15 @@ class VerdictScreen(SizedScreen[None]):
         if self.report:
             self.post_message(self.Boots(self.report.design.id))
 
-    def action_answers(self) -> None:
-        if self.report and self.comparison:
-            self.show_answers(self.report, self.comparison)
-
     @work(exclusive=True, group="answers")
-    async def show_answers(self, report: ExperimentReport, comparison: Comparison) -> None:
+    async def action_answers(self) -> None:
         """Show the saved answers of two arms, or notify that there are none."""
-        pairs = await asyncio.to_thread(_read_pairs, report, comparison)
-        if not pairs:
-            self.notify("no answers were kept of this A/B", timeout=5)
-            return
-        names = (
-            verdict_text.label_arm(report.design, comparison.a),
-            verdict_text.label_arm(report.design, comparison.b),
-        )
-        self.app.push_screen(AnswersDialog(pairs, names))
+        if (report := self.report) and (comparison := self.comparison):
+            if pairs := await asyncio.to_thread(_read_pairs, report, comparison):
+                a, b = (verdict_text.label_arm(report.design, arm) for arm in (comparison.a, comparison.b))
+                self.app.push_screen(AnswersDialog(pairs, (a, b)))
+            else:
+                self.notify("no answers were kept of this A/B", timeout=5)
 
     def action_play(self) -> None:
         if self.report and self.comparison:
@@ -192,32 +184,26 @@ class VerdictScreen(SizedScreen[None]):
             folder, more = store.experiment_folder(self.report.design.id), submission.list_possible_files(self.report)
             share_report(self, render_markdown(self.report), folder, more=more)
 
-    def action_keep(self) -> None:
-        if self.report and self.comparison and (winner := self._find_winner()) is not None:
-            self.keep(self.report, TuneOutcome(winner, self.comparison))
-
     @work(exclusive=True, group="keep")
-    async def keep(self, report: ExperimentReport, outcome: TuneOutcome) -> None:
-        """Write an arm as a new recipe."""
-        progress = store.read_progress(store.experiment_folder(report.design.id))
-        await keep_as_recipe(self, progress, outcome, tuner.choose_name(report.design.recipe))
-
-    def action_extend(self) -> None:
-        if self.report:
-            self.extend(self.report.design)
+    async def action_keep(self) -> None:
+        """Write the faster arm as a new recipe."""
+        if self.report and self.comparison and (winner := self._find_winner()) is not None:
+            design, outcome = self.report.design, TuneOutcome(winner, self.comparison)
+            progress = store.read_progress(store.experiment_folder(design.id))
+            await keep_as_recipe(self, progress, outcome, tuner.choose_name(design.recipe))
 
     @work(exclusive=True, group="drive")
-    async def extend(self, design: Design) -> None:
+    async def action_extend(self) -> None:
         """Add boots in a new driver process after asking, and show them."""
+        if self.report is None:
+            return
+        design = self.report.design
         what = f"{_ADDED_BOOTS} boots of each arm are launched, one after the other, and all boots are judged again."
         question = Confirm("Add boots?", what, "add them", "leave it as it is")
         if not await self.app.push_screen_wait(question) or not await confirm_design(self.app, design):
             return
-        try:
+        with showing_errors(self.app):
             await asyncio.to_thread(controller.extend_experiment, design, _ADDED_BOOTS)
-        except DflashError as error:
-            self.app.push_screen(ErrorDialog(error))
-        else:
             self.post_message(self.Boots(design.id))
 
 

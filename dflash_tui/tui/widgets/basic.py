@@ -22,10 +22,8 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import Worker
 
-from dflash_tui.common.formatting import (
-    name_commands,
-    truncate,
-)
+from dflash_tui.common.errors import DflashError
+from dflash_tui.common.formatting import name_commands, truncate
 
 Result = TypeVar("Result")
 NEEDS = (60, 18)
@@ -137,11 +135,12 @@ class TooSmall(Widget):
         return Content(f"terminal too small: {width}x{height}, needs {NEEDS[0]}x{NEEDS[1]}")
 
 
-def render_error(what: str, evidence: str, do: str) -> Content:
-    """Return an error in rows: what happened, the evidence, the hint."""
-    rows = [Content.assemble(("✗ ", "bold $error"), (what, "bold"))]
-    rows += [Content.assemble("  ", (evidence, "$foreground"))] if evidence else []
-    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(do))] if do else []
+def render_error(error: DflashError | OSError, head: str = "") -> Content:
+    """Return an error in rows: what happened after a `head`, the evidence, the hint."""
+    known = error if isinstance(error, DflashError) else DflashError(error.strerror or str(error))
+    rows = [Content.assemble(("✗ ", "bold $error"), (f"{head}{known.what}", "bold"))]
+    rows += [Content.assemble("  ", (known.evidence, "$foreground"))] if known.evidence else []
+    rows += [Content.assemble(("→ ", "bold $primary"), name_commands(known.hint))] if known.hint else []
     return Content("\n").join(rows)
 
 

@@ -96,8 +96,8 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     figures.
     """
     last = state.readings.latest(now, MAX_GAP) if state.exit is None else None
-    recent = state.window(RECENT, now) if last else None
-    window = state.mean(span, now)
+    recent = state.readings.window(RECENT, now) if last else None
+    window = state.readings.mean(span, now)
     minutes = f"in {span / 60:.0f} min"
 
     def rate(tile: Tile, text: Callable[[Rates], str]) -> Tile:

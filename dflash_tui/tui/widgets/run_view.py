@@ -305,9 +305,9 @@ class RunView(Vertical):
         self._draw_alarms(now)
         tiles = build_tiles(self.state, self.plan, self.drafted, now, span)
         self.query_one(Figures).show(build_speed(self.state, now), tiles)
-        rates = self.state.window(span, now)
+        rates = self.state.readings.window(span, now)
         if rates is None or not rates.per_position:  # nothing was drafted since the recording began
-            rates = self.state.mean(span, now)
+            rates = self.state.readings.mean(span, now)
         shares = rates.per_position if rates else ()
         synthetic = self.plan is not None and self.plan.accepts_synthetically
         advice = advise_draft_length(shares, rates.steps) if rates and not synthetic else None
@@ -400,7 +400,7 @@ class FailurePane(VerticalScroll):
     def _write(self) -> None:
         width = self.scrollable_content_region.width or self.app.size.width - _REASON_EDGES
         if error := self._error:
-            content = render_error(error.what, error.evidence, error.hint)
+            content = render_error(error)
         elif self.postmortem:
             content = render_postmortem(self.postmortem, width, short=self.screen.has_class("-short"))
         else:

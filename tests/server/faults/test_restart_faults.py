@@ -138,7 +138,7 @@ def test_foreground_server_ends_with_its_command(up):
     watching = up("--foreground", "--set", "restart.times=2")
     run = watching.serving(0)
     watching.process.send_signal(signal.SIGHUP)
-    assert watching.ended() == 143
+    assert watching.ended() == 128 + signal.SIGHUP
     assert server_process.list_processes(run) == []
     assert observer.replay_run(run).status == "stopped"
     assert len(registry.list_runs()) == 1

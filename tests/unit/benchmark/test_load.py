@@ -141,29 +141,6 @@ def test_fillers_that_fail_are_not_sent_again(clock):
     assert len(began) == len(done) <= 16 + 8
 
 
-def test_closing_load_cancels_running_requests(clock):
-    cancelled = 0
-
-    async def send(prompt: Prompt, number: int, stream: CompletionStream, *, counts: bool) -> RequestDone:
-        nonlocal cancelled
-        try:
-            await asyncio.sleep(1.0 + number)
-        except asyncio.CancelledError:
-            cancelled += 1
-            raise
-        return RequestDone(0.0, prompt.kind)
-
-    async def listen_once() -> None:
-        counted = list(islice(prompts((1.0,)), 9))
-        requests = load.keep_under_way(LoadRecord(Load(4)), counted, prompts((1.0,)), send, 0)
-        async for _ in requests:
-            break
-        await requests.aclose()
-
-    clock.run_until_complete(listen_once())
-    assert cancelled == 3
-
-
 def test_tokens_are_counted_where_they_arrived(monkeypatch):
     """In a part of the time, of a server that counts and of one that does not."""
     clock = iter([0.0, *(float(n) for n in range(1, 5))] * 2)

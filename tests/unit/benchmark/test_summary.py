@@ -66,14 +66,6 @@ def test_level_summary_counts_successful_requests():
     assert figures.tpot.high == pytest.approx(1 / 50)
 
 
-def test_acceptance_length_excludes_drafts_beyond_answer_end():
-    """50 steps accept 150, and of the 200 that makes 20 are beyond the ends of five answers."""
-    done = [request(at=2 * n + 2, tokens=37) for n in range(5)]
-    before, after = Counters(7.0, steps=1.0, accepted=2.0), Counters(7.0 + 185, steps=51.0, accepted=152.0)
-    level = LevelSummary.from_requests(Server.from_run(a_run()), done, before, after, SUITE)
-    assert level.acceptance_length == pytest.approx(180 / 50)
-
-
 def test_unknown_figure_is_dash():
     """Beside others a request has no steps; one chunk has no speed."""
     row = benchmark_text.format_request(request(steps=None, decode_tok_s=None, ttft=None))

@@ -10,13 +10,10 @@ import pytest
 from dflash_tui.benchmark import suites
 from dflash_tui.cli import main
 from dflash_tui.common import paths
-from dflash_tui.common.errors import RecipeError, UsageError
+from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import inventory
 from dflash_tui.experiments import store
-from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Recipe
 from dflash_tui.runs import registry
-from dflash_tui.tui.widgets.recipe_list import load_recipes
 from tests.support.experiment_factories import a_design
 from tests.support.preflight_situations import engine_in
 from tests.tui.conftest import a_run
@@ -26,26 +23,6 @@ HARMS: dict[str, Callable[[Path], object]] = {
     "half": functools.partial(Path.write_bytes, data=b'{"title": '),
 }
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_broken_recipe_hides_no_other(harm, capsys):
-    """`recipes`, `recipes check` and the list of the panel."""
-    folder = paths.user_recipes_folder()
-    folder.mkdir(parents=True)
-    HARMS[harm](folder / "mine.yaml")
-    shipped = set(recipe_loader.list_recipe_files()) - {"mine"}
-    known, broken = recipe_loader.load_all_recipes()
-    assert (set(known), set(broken)) == (shipped, {"mine"})
-    entries = load_recipes()
-    assert {name for name, entry in entries.items() if isinstance(entry, Recipe)} == shipped
-    assert isinstance(entries["mine"], RecipeError)
-    assert main.main(["recipes"]) == 0
-    listed = capsys.readouterr()
-    assert all(name in listed.out for name in shipped)
-    assert listed.err.startswith("! mine: ")
-    assert main.main(["recipes", "check"]) == 2
-    assert sum(line.startswith("✗ ") for line in capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.parametrize("harm", HARMS)

@@ -59,11 +59,9 @@ POSTED = [
      "unhandled system error (run with NCCL_DEBUG=INFO for details) [repeated 6x across cluster]",
      "nccl", "NCCL_DEBUG"),
     ("#18580", "torch._dynamo.exc.BackendCompilerFailed: backend='x' raised:\nRuntimeError: Triton Error [CUDA]: "
-     "device "
-     "kernel image is invalid", "wrong_build", "driver"),
+     "device kernel image is invalid", "wrong_build", "driver"),
     ("#20657", "ERROR 11-08 11:01:29 [multiproc_executor.py:135] Worker proc VllmWorker-2 died unexpectedly, "
-     "shutting down "
-     "executor.\nRuntimeError: Executor failed.", "worker_died", "dmesg"),
+     "shutting down executor.\nRuntimeError: Executor failed.", "worker_died", "dmesg"),
     ("#50705", "(EngineCore pid=4140) Failed to get device capability: SM 12.x requires CUDA >= 12.9.\n"
      "(EngineCore pid=4140) ERROR 08-03 17:46:55 [core.py:1231] RuntimeError: FlashInfer requires GPUs with sm75 or "
      "higher", "nvcc_old", "CUDA_HOME"),

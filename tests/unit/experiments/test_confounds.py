@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from dflash_tui.benchmark.prompts import PromptTokens
+from dflash_tui.benchmark.prompts import TokenVariety
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.confounds import find_confounds
 from dflash_tui.experiments.analysis.report import Verdict
@@ -23,11 +23,11 @@ QUIET: dict[str, Any] = {"sampler": "FlashInfer", "generated": 1010.0, "others":
 
 def changed(measured: list[Boot], number: int = 1, **changes: Any) -> list[Boot]:
     """The boots with one of them changed."""
-    return [msgspec.structs.replace(each, **changes) if each.number == number else each for each in measured]
+    return [replace(each, **changes) if each.number == number else each for each in measured]
 
 
 def seen(**changes: Any) -> Conditions:
-    return msgspec.structs.replace(MAINS, **changes)
+    return replace(MAINS, **changes)
 
 
 def usual() -> list[Boot]:
@@ -38,7 +38,7 @@ def usual() -> list[Boot]:
 def first(name: str = "requests", **changes: Any) -> dict[str, Any]:
     """A boot's requests, the first of them changed."""
     one, *rest = usual()[1].requests
-    return {name: (msgspec.structs.replace(one, **changes), *rest)}
+    return {name: (replace(one, **changes), *rest)}
 
 
 REFUSED = [
@@ -98,8 +98,8 @@ def test_possible_confound_is_flagged_beside_verdict(change, what):
 
 def test_boots_with_other_prompts_refuse_verdict():
     """Random tokens where other boots had the suite's text; boots of earlier releases did not check it."""
-    for tokens, refused in ((PromptTokens.RANDOM, True), (PromptTokens.DIFFERENT, False)):
-        (found,) = verdict.judge_arms(modes(), changed(usual(), prompt_tokens=tokens))
+    for tokens, refused in ((TokenVariety.RANDOM, True), (TokenVariety.DIFFERENT, False)):
+        (found,) = verdict.judge_arms(modes(), changed(usual(), token_variety=tokens))
         assert ("the prompts differ" in [each.what for each in found.confounds if each.refuses]) == refused
 
 
@@ -114,15 +114,13 @@ def test_differing_samplers_refuse_verdict_only_when_sampling(temperature, refus
 def test_requests_queued_in_one_arm_are_flagged(limits, streams, told):
     of = modes(concurrency=(1, streams))
     arms = tuple(
-        msgspec.structs.replace(
+        replace(
             arm,
-            plan=msgspec.structs.replace(
-                arm.plan, argv=(*arm.plan.argv, *(("--max-num-seqs", str(most)) if most else ()))
-            ),
+            plan=replace(arm.plan, argv=(*arm.plan.argv, *(("--max-num-seqs", str(most)) if most else ()))),
         )
         for arm, most in zip(of.arms, limits, strict=True)
     )
-    (found,) = verdict.judge_arms(msgspec.structs.replace(of, arms=arms), usual())
+    (found,) = verdict.judge_arms(replace(of, arms=arms), usual())
     assert sum(each.evidence.endswith("9 are sent") for each in found.confounds) == told
 
 
@@ -144,9 +142,7 @@ def test_one_token_answer_is_flagged_without_refusal():
 
 def test_harmless_difference_is_no_confound():
     """What eager brings with it, power caps in every boot and another port are no confounds."""
-    ports = [
-        msgspec.structs.replace(b, argv=tuple(w.replace("8000", f"800{b.number}") for w in b.argv)) for b in usual()
-    ]
+    ports = [replace(b, argv=tuple(w.replace("8000", f"800{b.number}") for w in b.argv)) for b in usual()]
     assert find_confounds(modes(), ports, 0, 1) == ()
 
 
@@ -157,7 +153,7 @@ def test_first_boot_load_is_no_confound():
 
 def test_caches_of_their_own_are_no_difference():
     """Each arm has a compile cache of its own, wherever the plan has it."""
-    own = [msgspec.structs.replace(b, env={"VLLM_CACHE_ROOT": f"/cache/{b.arm}"}) for b in usual()]
+    own = [replace(b, env={"VLLM_CACHE_ROOT": f"/cache/{b.arm}"}) for b in usual()]
     assert find_confounds(modes(), own, 0, 1) == ()
 
 
@@ -168,7 +164,7 @@ def test_varied_setting_is_no_confound():
     )  # fmt: skip
     of = design("profile", {"stock": plan(), "seed": on}, (0, 1, 1, 0))
     varied = [
-        msgspec.structs.replace(each, engine="vllm 0.26.0", versions={"vllm": "0.26.0"}) if each.arm else each
+        replace(each, engine="vllm 0.26.0", versions={"vllm": "0.26.0"}) if each.arm else each
         for each in boots(of, SPEEDS)
     ]
     assert find_confounds(of, varied, 0, 1) == ()
@@ -210,7 +206,7 @@ def test_a_secret_is_named_and_not_shown():
 
 def test_an_arm_that_never_measured_is_refused(snapshot):
     """Without a boot there is nothing to compare, and its error is the evidence."""
-    measured = [b if b.arm == 0 else msgspec.structs.replace(b, error="out of memory", requests=()) for b in usual()]
+    measured = [b if b.arm == 0 else replace(b, error="out of memory", requests=()) for b in usual()]
     (found,) = verdict.judge_arms(modes(), measured)
     assert (found.word, found.ratio, found.boots) == (Verdict.REFUSED, None, (2, 0))
     assert (found.confounds[0].what, found.confounds[0].evidence) == (snapshot, "out of memory")
@@ -231,7 +227,7 @@ def test_power_limit_split_by_arm_refuses_verdict(limits, refuses):
     """Every boot of one arm above every boot of the other is no chance; what changed otherwise is told."""
     of = modes()
     ends = [seen(power_limit_w=limit) for limit in limits]
-    held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
+    held = [replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
     found = [each.refuses for each in find_confounds(of, held, 0, 1) if "power limit" in each.what]
     assert found == ([] if refuses is None else [refuses])
 
@@ -240,7 +236,7 @@ def test_two_cards_may_draw_twice_as_much():
     """The sum of their limits is no other limit."""
     of = design("tensor-parallel-size", {"1": plan(), "2": plan(mode=Mode.COMPILE)}, (0, 1, 1, 0))
     ends = [seen(power_limit_w=700.0 * (1 + arm), cards=1 + arm) for arm in of.order]
-    held = [msgspec.structs.replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
+    held = [replace(b, after=end) for b, end in zip(boots(of, SPEEDS), ends, strict=True)]
     assert find_confounds(of, held, 0, 1) == ()
 
 
@@ -248,7 +244,7 @@ def test_varied_number_of_gpus_is_no_difference():
     """An arm on two cards has two cards; within an arm another card still is one."""
     two = plan(gpus=("a", "b"), argv=(*plan().argv, "--tensor-parallel-size", "2"))
     of = design("tensor-parallel-size", {"1": plan(gpus=("a",)), "2": two}, (0, 1, 1, 0))
-    measured = [msgspec.structs.replace(b, gpus=("H200",) * (b.arm + 1)) for b in boots(of, SPEEDS)]
+    measured = [replace(b, gpus=("H200",) * (b.arm + 1)) for b in boots(of, SPEEDS)]
     assert not find_confounds(of, measured, 0, 1)
     assert [each.what for each in find_confounds(of, changed(measured, 3, gpus=("L4",)), 0, 1)] == ["the GPU differs"]
 
@@ -257,7 +253,7 @@ def test_patch_sharing_varied_file_is_no_difference():
     """What a kept patch made of a file is another text where the varied one changes that file, too."""
     of = design("patch.a", {"on": plan(patches=("a", "b")), "off": plan(patches=("b",))}, (0, 1, 1, 0))
     with_both, alone = {"a": "x", "b": "x"}, {"b": "y"}
-    measured = [msgspec.structs.replace(b, patches=alone if b.arm else with_both) for b in boots(of, SPEEDS)]
+    measured = [replace(b, patches=alone if b.arm else with_both) for b in boots(of, SPEEDS)]
     assert not find_confounds(of, measured, 0, 1)
     assert find_confounds(of, changed(measured, 2, patches={"b": "z"}), 0, 1)[0].refuses
 
@@ -265,7 +261,7 @@ def test_patch_sharing_varied_file_is_no_difference():
 def test_run_patches_are_compared_by_name_only():
     """What its patches made is not recorded: the same names are no difference, a missing one is."""
     of = modes()
-    measured = [msgspec.structs.replace(b, patches={"a": "" if b.arm else "x"}) for b in boots(of, SPEEDS)]
+    measured = [replace(b, patches={"a": "" if b.arm else "x"}) for b in boots(of, SPEEDS)]
     assert "patches differ" not in [found.what for found in find_confounds(of, measured, 0, 1)]
     assert "patches differ" in [found.what for found in find_confounds(of, changed(measured, 1, patches={}), 0, 1)]
 

@@ -19,15 +19,14 @@ from dflash_tui.experiments.design import (
     RequestMeasured,
 )
 from dflash_tui.experiments.progress import estimate_left, fold_progress, join_requests
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.request import LaunchRequest
 from tests.support.experiment_factories import BASE, a_design, boots, told
+from tests.support.plans import plan_of
 
 
 def designed(words: str = "mode=eager,compile", boots: int = 2) -> Design:
     """Return an A/B of the demo."""
-    made = build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")))
+    made = plan_of("demo-cpu")
     varied = variation.parse_variation(words)
     arms = tuple(Arm(name, LaunchRequest(recipe="toy"), made) for name in varied.arms)
     order = variation.order_boots(len(arms), boots)

@@ -74,47 +74,6 @@ def test_degrees_of_freedom_need_not_be_whole(level, df, value):
     assert student_t_quantile(level, df) == pytest.approx(value, rel=1e-6)
 
 
-DRIFT = [0.0, -0.015, -0.03, -0.045, -0.06, -0.075]
-
-
-def drifting(
-    order: str, noise: Sequence[float], step: float = 0.0, drift: Sequence[float] = DRIFT
-) -> list[list[BootLogs]]:
-    """Boots launched in that order, each of one prompt, while the machine gets slower."""
-    arms: dict[str, list[BootLogs]] = {"A": [], "B": []}
-    for place, (name, own, lost) in enumerate(zip(order, noise, drift, strict=True)):
-        speed = own + lost + (step if name == "B" else 0.0)
-        arms[name].append(BootLogs({PromptCell("p"): [speed]}, place))
-    return [arms["A"], arms["B"]]
-
-
-def test_the_line_is_the_least_squares_line():
-    """Estimate and residuals are those of ordinary least squares on the arm and the place, worked out by hand."""
-    noise = [0.02, -0.01, 0.0, 0.01, -0.03, 0.01]
-    found = compared(drifting("ABBAAB", noise, 0.05, [0.0] * 6), closest=0.0)
-    places = {"A": [0, 3, 4], "B": [1, 2, 5]}
-    values = {"A": [0.02, 0.01, -0.03], "B": [0.04, 0.05, 0.06]}
-    middle = {name: sum(at) / 3 for name, at in places.items()}
-    mean = {name: sum(of) / 3 for name, of in values.items()}
-    squares = {name: sum((at - middle[name]) ** 2 for at in places[name]) for name in places}
-    slope = sum(
-        (y - mean[name]) * (at - middle[name])
-        for name in places
-        for y, at in zip(values[name], places[name], strict=True)
-    ) / sum(squares.values())
-    assert found.log == pytest.approx(mean["B"] - mean["A"] - slope * (middle["B"] - middle["A"]))
-    assert found.drift == pytest.approx(5 * slope)
-    error = 0.0
-    for name, taken in places.items():
-        rest = sum(
-            (y - mean[name] - slope * (at - middle[name])) ** 2 for y, at in zip(values[name], taken, strict=True)
-        )
-        share = squares[name] / sum(squares.values())
-        apart = middle["B"] - middle["A"]
-        error += rest / (2 - share) * (1 / 3 + apart**2 * share / sum(squares.values()))
-    assert found.error == pytest.approx(math.sqrt(error))
-
-
 def test_prompts_treated_differently_widen_interval():
     """Boots that agree to the last digit leave what the prompts disagree in: a paired t over the prompts."""
     arm, other = boot(10.0, 20.0, 40.0), boot(11.0, 24.0, 40.0)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis import answers, verdict
@@ -49,7 +50,7 @@ def test_steps_are_judged_if_arms_draft_alike(of, measure):
 def test_a_plain_server_is_judged_on_tokens():
     """Without speculation a step is a token: there is one ratio."""
     bare = plan(num_speculative_tokens=0, drafter="")
-    of = design("mode", {"eager": bare, "compile": msgspec.structs.replace(bare, mode=Mode.COMPILE)}, (0, 1, 1, 0))
+    of = design("mode", {"eager": bare, "compile": replace(bare, mode=Mode.COMPILE)}, (0, 1, 1, 0))
     found = only(of, boots(of, [10.0, 12.0, 12.1, 10.1], [1.0] * 4))
     assert (found.measure, found.steps_s, found.al, found.word) == ("tok/s", None, None, Verdict.FASTER)
 
@@ -102,8 +103,8 @@ def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, 
     for each in boots(of, speeds):
         cache = "cached" if each.arm in seen else "cold"
         seen.add(each.arm)
-        first = msgspec.structs.replace(each.requests[0], total=10.0 - 4.0 * each.arm)
-        found.append(msgspec.structs.replace(each, cache=cache, ready=ready[cache][each.arm], cold_request=first))
+        first = replace(each.requests[0], total=10.0 - 4.0 * each.arm)
+        found.append(replace(each, cache=cache, ready=ready[cache][each.arm], cold_request=first))
     return found
 
 
@@ -128,9 +129,9 @@ def test_break_even_includes_spread_of_starts():
     """As published of an H200: eager starts of 57 and 111 s alone move it from 11,000 to 21,000 tokens."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (84, 172), "cached": (84, 75)})
-    plain = [msgspec.structs.replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
+    plain = [replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
     alike, _ = only(of, plain).break_even
-    uneven = [msgspec.structs.replace(b, ready={0: 111.0, 3: 57.0}.get(b.number, b.ready)) for b in plain]
+    uneven = [replace(b, ready={0: 111.0, 3: 57.0}.get(b.number, b.ready)) for b in plain]
     apart, _ = only(of, uneven).break_even
     assert alike.tokens is not None
     assert apart.tokens == pytest.approx(alike.tokens)
@@ -145,9 +146,9 @@ def test_arm_without_cache_starts_alike_each_time():
     """Its starts stand beside the cold and the cached ones of the other arm; without any cache there is one kind."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
-    plain = [msgspec.structs.replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
+    plain = [replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
     assert [(even.cold, even.seconds) for even in only(of, plain).break_even] == [(True, 96), (False, 16)]
-    none = [msgspec.structs.replace(b, cache="") for b in measured]
+    none = [replace(b, cache="") for b in measured]
     assert [(even.cold, even.seconds) for even in only(of, none).break_even] == [(False, 56)]
 
 
@@ -156,7 +157,7 @@ def test_recompiled_start_counts_as_cold():
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
     words = {"cold": "recompiled", "cached": "partly cached"}
-    other = [msgspec.structs.replace(b, cache=words[b.cache]) for b in measured]
+    other = [replace(b, cache=words[b.cache]) for b in measured]
     assert only(of, other) == only(of, measured)
 
 
@@ -164,8 +165,8 @@ def test_failed_first_request_leaves_out_break_even():
     """No break-even follows from a start of which nobody knows when it answered; it is told."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
-    failed = msgspec.structs.replace(measured[1].requests[0], error="HTTP 500")
-    measured[1] = msgspec.structs.replace(measured[1], cold_request=failed)
+    failed = replace(measured[1].requests[0], error="HTTP 500")
+    measured[1] = replace(measured[1], cold_request=failed)
     found = only(of, measured)
     assert [each.cold for each in found.break_even] == [False]
     assert [each.what for each in found.confounds] == ["the first request failed"]
@@ -194,7 +195,7 @@ def test_a_refused_verdict_states_no_break_even():
     """What may not be said of the speed cannot pay anything back."""
     of = modes()
     measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)})
-    measured[0] = msgspec.structs.replace(measured[0], preemptions=1.0)
+    measured[0] = replace(measured[0], preemptions=1.0)
     assert (only(of, measured).word, only(of, measured).break_even) == (Verdict.REFUSED, ())
 
 
@@ -218,7 +219,7 @@ def test_every_arm_is_compared_with_the_first():
     """Of three arms there are two comparisons; an arm that failed refuses its own alone."""
     of = design("n", three(("1", "2", "3")), (0, 1, 2, 2, 1, 0))
     measured = boots(of, [10.0, 12.0, 10.1, 10.0, 12.1, 10.2])
-    measured = [msgspec.structs.replace(b, error="died", requests=()) if b.arm == 2 else b for b in measured]
+    measured = [replace(b, error="died", requests=()) if b.arm == 2 else b for b in measured]
     found = verdict.judge_arms(of, measured)
     assert [(each.a, each.b, each.word) for each in found] == [(0, 1, Verdict.FASTER), (0, 2, Verdict.REFUSED)]
 
@@ -227,7 +228,7 @@ def test_single_boot_arms_borrow_spread_of_others():
     """Two arms that lost a boot each are still judged, by what the third one's boots differ by; only suggestive."""
     of = design("n", three(("4", "8", "12")), (0, 1, 2, 2, 1, 0))
     measured = boots(of, [10.0, 12.0, 13.0, 13.6, 12.1, 10.1])
-    measured = [msgspec.structs.replace(b, error="died", requests=()) if b.number > 3 else b for b in measured]
+    measured = [replace(b, error="died", requests=()) if b.number > 3 else b for b in measured]
     first, _ = verdict.build_report(of, measured).comparisons
     assert (first.boots, first.suggestive) == ((1, 1), True)
     assert first.cv == pytest.approx(0.032, abs=0.001)

@@ -17,8 +17,8 @@ from dflash_tui.launch.preflight import runner
 from dflash_tui.launch.preflight.check import CheckLevel
 from dflash_tui.machine import nvml
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from tests.support import fake_nvml
+from tests.support.plans import resolve
 
 RECIPE = "gemma-4-26b-a4b"
 MACHINES = ("gb10", "laptop", "desktop", "h100", "two-h200", "old", "no-gpu")
@@ -164,7 +164,7 @@ def test_the_demo_asks_nothing_of_a_gpu(monkeypatch, snapshot):
     """Neither the driver nor the hub: its launch waits for nothing that it does not need."""
     monkeypatch.setattr(nvml, "probe_gpus", None)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    made = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))
+    made = resolve("demo-cpu")
     report = asyncio.run(runner.run_preflight(PlannedLaunch(made, build_plan(made))))
     assert report.failed == ()
     assert next(check for check in report.checks if check.name == "GPU").finding == snapshot

@@ -4,11 +4,10 @@ import pytest
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.launch import session
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import RestartPolicy
 from dflash_tui.presentation.plan_text import format_restart
 from dflash_tui.run_state.state import RunState
+from tests.support.plans import plan_of, resolve
 
 POLICY = RestartPolicy(times=2, within_s=100, wait_s=10)
 SERVED, NEVER = RunState(warm_at=5.0), RunState()
@@ -44,11 +43,10 @@ def test_the_wait_doubles_and_has_an_end():
 
 def test_it_is_off_unless_asked_for(snapshot):
     """`--set` changes one key of it, null is its usual value, and the plan records and tells it."""
-    demo = recipe_loader.find_recipe("demo-cpu")
-    usual = build_plan(resolution.resolve_recipe(demo))
+    usual = plan_of("demo-cpu")
     assert (usual.restart, format_restart(usual.restart)) == (RestartPolicy(), "")
     settings = {"restart.times": 3, "restart.wait_s": None}
-    made = build_plan(resolution.resolve_recipe(demo, settings=settings))
+    made = plan_of("demo-cpu", settings=settings)
     assert made.restart == RestartPolicy(times=3)
     assert made.argv == usual.argv
     assert format_restart(made.restart) == snapshot
@@ -57,5 +55,5 @@ def test_it_is_off_unless_asked_for(snapshot):
 @pytest.mark.parametrize("settings", [{"restart.times": -1}, {"restart.often": 1}, {"restart.times": "x"}])
 def test_invalid_restart_setting_is_reported(settings):
     with pytest.raises(UsageError, match="--set restart: ") as caught:
-        resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings)
+        resolve("demo-cpu", settings=settings)
     assert caught.value.hint.startswith("there is times, within_s, wait_s")

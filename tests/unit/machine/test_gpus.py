@@ -5,14 +5,14 @@ import os
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.machine.gpus import Gpu, GpuProbe, GpuProcess
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.monitoring import sampler
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs.run import Run
 from tests.support import fake_nvml
+from tests.support.plans import plan_of
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -193,9 +193,7 @@ def test_hanging_driver_times_out(stand_in_nvml, tmp_path):
 
 def test_silent_driver_leaves_gap_in_memory_samples():
     """The recorder does not draw the processes' own memory where the GPU's was drawn before."""
-    made = msgspec.structs.replace(
-        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), on_cpu=False
-    )
+    made = replace(plan_of("demo-cpu"), on_cpu=False)
     looking = sampler.Sampler(Run("nobody", made, 1, "boot:1", 0.0, 0.0, "vllm"))
     card = Gpu(0, memory_used=1, memory_total=2)
     sources = []

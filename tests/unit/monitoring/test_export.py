@@ -6,6 +6,7 @@ import zipfile
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import DflashError, UsageError
 from dflash_tui.events import Exited, HealthChanged, RequestDone
@@ -31,7 +32,7 @@ LOG = f"""\
 def run() -> Run:
     """An ended run whose flags, variables, log and samples hold secrets."""
     sample = recording.find_recording("sample")
-    plan = msgspec.structs.replace(
+    plan = replace(
         sample.plan,
         argv=(*sample.plan.argv, "--api-key", "hunter2hunter2", "--tokenizer", "mine", "--ssl-password=hunter2hunter2"),
         env={"HF_TOKEN": TOKEN, "MY_SECRET": "opensesame", "VLLM_MAX_TOKENS": "5"},

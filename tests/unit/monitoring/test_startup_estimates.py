@@ -1,7 +1,7 @@
 """What earlier starts say about the present one: medians with n, and an estimate that never goes below zero."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.monitoring.startup_history import (
@@ -19,13 +19,13 @@ THREE = [start(COMPILED, factor) for factor in (1.0, 0.8, 1.1)]
 
 
 def cached(seconds: float) -> RecordedStart:
-    return msgspec.structs.replace(start(COMPILED), cache="cached", up=seconds, phases={Phase.COMPILE: seconds})
+    return replace(start(COMPILED), cache="cached", up=seconds, phases={Phase.COMPILE: seconds})
 
 
 def test_phase_estimate_is_median_of_its_starts():
     """The expected seconds say from how many starts they are; a phase that only one had is from one."""
-    only = msgspec.structs.replace(THREE[0], phases={**THREE[0].phases, Phase.RESOLVE: 9.0})
-    bare = msgspec.structs.replace(THREE[1], phases={Phase.RESOLVE: 1.0})
+    only = replace(THREE[0], phases={**THREE[0].phases, Phase.RESOLVE: 9.0})
+    bare = replace(THREE[1], phases={Phase.RESOLVE: 1.0})
     expected = present(expect_startup([only, bare]))
     assert expected.phases[Phase.RESOLVE] == (5.0, 2)
     assert expected.phases[Phase.GRAPHS].n == 1

@@ -5,6 +5,7 @@ import re
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
 from dflash_tui.events import WARM_UP, AnyEvent, Phase, Preparing, RequestDone, Step, encode
@@ -12,13 +13,12 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.startup_history import group_starts
 from dflash_tui.planning.cluster import build_unnamed_cluster
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import Mode
 from dflash_tui.runs import registry
 from dflash_tui.runs.run import Run
 from dflash_tui.vllm_output.log_reader import LogReader
 from tests.support import recordings
+from tests.support.plans import plan_of
 
 BEGAN = 1795224240.0  # 01:24:00, when the recording was made, so that its stamps fit
 FIRST = 2.5  # seconds that the first request took
@@ -32,9 +32,7 @@ def unread(monkeypatch):
 
 
 def a_plan(**changes) -> Plan:
-    return msgspec.structs.replace(
-        build_plan(resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu"))), **changes
-    )
+    return replace(plan_of("demo-cpu"), **changes)
 
 
 def leave(plan: Plan, name: str, log: bytes, started: float = BEGAN, first: float | None = FIRST) -> None:
@@ -93,15 +91,13 @@ def test_step_history_needs_same_engine_and_models(folders):
     [run] = registry.list_runs()
     events = [Preparing(BEGAN + at, step, "", done=done) for step, end in ((Step.INSTALL, 40), (Step.MODELS, 9),
               (Step.PATCHES, 20)) for at, done in ((0, False), (end, True))]  # fmt: skip
-    (run.folder / "run.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(run, prepared=tuple(events))))
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(replace(run, prepared=tuple(events))))
     took = {Step.INSTALL: (40.0, 1), Step.MODELS: (9.0, 1), Step.PATCHES: (20.0, 1)}
     assert startup_history.read_step_history(plan) == took
     assert startup_history.read_step_history(plan, exclude="r") == {}
-    other = msgspec.structs.replace(plan, target="another", patches=())
+    other = replace(plan, target="another", patches=())
     assert startup_history.read_step_history(other) == {Step.INSTALL: (40.0, 1)}
-    assert startup_history.read_step_history(msgspec.structs.replace(plan, base_folder="/another")) == {
-        Step.MODELS: (9.0, 1)
-    }
+    assert startup_history.read_step_history(replace(plan, base_folder="/another")) == {Step.MODELS: (9.0, 1)}
 
 
 def test_start_has_its_phases_and_cache_state(folders):

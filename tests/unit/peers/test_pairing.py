@@ -15,7 +15,6 @@ from dflash_tui.machine.network import Interface, Network
 from dflash_tui.peers import cluster_launch, connection
 from dflash_tui.peers.connection import Greeting, HostSide, Peer
 from dflash_tui.planning.memory import MemoryEstimate
-from dflash_tui.presentation.plan_text import describe_plan
 from tests.support import command_line
 
 HERE = Network((Interface("eth0", ("192.168.7.1/24",), 1500),))
@@ -123,9 +122,3 @@ def test_local_mistakes_are_refused_without_connection(words, said, folders, cap
     monkeypatch.setenv("PATH", "")
     assert main(words) == 2
     assert said in capsys.readouterr().err
-
-
-def test_plan_without_peers_shows_placeholders(folders):
-    text = describe_plan(command_line.planned("gemma-4-31b", "--variant", "gb10-pair", "--gpu", "gb10"))
-    assert "# rank 1, on HOST_1" in text
-    assert "--master-addr ADDRESS_0" in text

@@ -1,7 +1,6 @@
 """Graphs mode: what it adds to the command by release, hardware and model, and where it is refused."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,20 +10,15 @@ from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cuda_graphs import apply_graphs_mode
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
+from dflash_tui.planning.recipes.resolution import ResolvedRecipe
+from tests.support import plans
 
-Settings = Mapping[str, Any]
-NOTHING: Settings = {}
 V2 = "VLLM_USE_V2_MODEL_RUNNER"
 
 
-def resolve(
-    name: str = "gemma-4-26b-a4b", hardware: Hardware = Hardware.H200, vllm: str = "", settings: Settings = NOTHING
-) -> ResolvedRecipe:
-    engine = recipe_loader.engine_for_release(vllm) if vllm else None
-    return resolve_recipe(recipe_loader.find_recipe(name), hardware, engine=engine, settings=settings)
+def resolve(name: str = "gemma-4-26b-a4b", hardware: Hardware = Hardware.H200, **how: Any) -> ResolvedRecipe:
+    return plans.resolve(name, hardware, **how)
 
 
 def planned(*, tokens: int | None = None, **kwargs) -> Plan:

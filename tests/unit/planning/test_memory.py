@@ -12,10 +12,10 @@ from dflash_tui.planning import memory
 from dflash_tui.planning.kv_cache import read_model_shape
 from dflash_tui.planning.memory import GIB, GpuMemory, LocalModel, MemoryEstimate, measure_vision_encoder
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, ModelConfig
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from tests.support import command_line, recordings
+from tests.support.plans import resolve
 from tests.support.values import present
 
 H200 = GpuMemory(Hardware.H200, int(139.8 * GIB), int(139.29 * GIB), unified=False)
@@ -25,10 +25,7 @@ SMALL = ModelConfig(num_hidden_layers=8, num_key_value_heads=4, head_dim=64, hid
 def gemma(vllm: str = "0.26.0", **flags: Any) -> ResolvedRecipe:
     """Return the shipped recipe of the shape that was recorded, with the flags of the recordings."""
     given = {"max-model-len": 16384, "max-num-batched-tokens": 16384, "gpu-memory-utilization": 0.8} | flags
-    found = recipe_loader.find_recipe("gemma-4-26b-a4b")
-    return resolution.resolve_recipe(
-        found, Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given
-    )
+    return resolve("gemma-4-26b-a4b", Hardware.H200, engine=EngineSpec(vllm=vllm, packages=("vllm",)), settings=given)
 
 
 def made(
@@ -99,9 +96,7 @@ def test_padding_beside_a_drafter_is_counted():
     """VLLM 0.26.0 on an H200 padded 48 and 16 layers of Qwen3.5-27B beside five of a drafter, by 4 % and 25 %."""
     given = {"max-model-len": 32768, "max-num-batched-tokens": 32768, "gpu-memory-utilization": 0.55}
     engine = EngineSpec(vllm="0.26.0", packages=("vllm",))
-    made = resolution.resolve_recipe(
-        recipe_loader.find_recipe("qwen3.5-27b"), Hardware.H200, engine=engine, settings=given
-    )
+    made = resolve("qwen3.5-27b", Hardware.H200, engine=engine, settings=given)
     assert made.drafter
     assert made.drafter.config
     config = replace(made.drafter.config, num_hidden_layers=5, sliding_window_pattern=None)
@@ -113,7 +108,7 @@ def test_padding_beside_a_drafter_is_counted():
 
 def test_mtp_head_adds_to_kv_cache():
     """One more layer of full attention."""
-    made = resolution.resolve_recipe(recipe_loader.find_recipe("qwen3.5-122b-a10b"), Hardware.H200, method=Method.MTP)
+    made = resolve("qwen3.5-122b-a10b", Hardware.H200, method=Method.MTP)
     without = replace(made, method=Method.NONE, drafter=None)
     drafting, plain = (memory.estimate_memory(each, H200, mode=Mode.EAGER, tokens=3) for each in (made, without))
     assert (drafting.kv_needed or 0) > (plain.kv_needed or 0) > 0

@@ -90,17 +90,3 @@ def test_recipe_with_broken_patch_gets_no_outline(machine):
     for judge in (select("gemma-4-31b", "")[0].outline, select("gemma-4-31b", "")[0].plan):
         with pytest.raises(RecipeError, match=own.name):
             judge(recipe)
-
-
-@pytest.mark.parametrize(
-    "cards",
-    [
-        pytest.param([a_gpu(Hardware.H200, used=100 << 30), a_gpu(Hardware.H200, 1)], id="one in use"),
-        pytest.param([a_gpu(Hardware.H200), Gpu(1, trouble="lost")], id="one in trouble"),
-        pytest.param([Gpu(0, trouble="lost")], id="none without trouble"),
-        pytest.param([a_gpu(Hardware.RTX_5090), a_gpu(Hardware.H200, 1)], id="two classes"),
-    ],
-)
-def test_both_choose_the_same_of_several_gpus(cards, machine):
-    machine(*cards)
-    assert by_panel("gemma-4-26b-a4b", "") == by_command("gemma-4-26b-a4b", "")

@@ -8,7 +8,6 @@ import json
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -20,13 +19,13 @@ from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.methods import Method
-from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec
 from dflash_tui.presentation import plan_text
 from tests import DATA
 from tests.support import command_line
+from tests.support.plans import plan_of, resolve
 
 PLANS = DATA / "plans"
 RECIPES = [path.stem for path in sorted(paths.bundled_folder("recipes").glob("[!_]*.yaml"))]
@@ -80,9 +79,7 @@ def test_every_recipe_class_and_profile_has_snapshot():
 def test_planned_patches_fit_release_of_their_engine(recipe):
     """A plan's patches name the release and the distribution that its profile installs; the others say why not."""
     for name, hardware, profile, variant in list_choices(recipe):
-        made = resolution.resolve_recipe(
-            recipe_loader.find_recipe(name), Hardware(hardware), profile=profile, variant=variant
-        )
+        made = resolve(name, Hardware(hardware), profile=profile, variant=variant)
         plan = build_plan(made)
         where = (hardware, profile, variant)
         assert {*plan.patches, *plan.skipped_patches} == set(made.patches), where
@@ -92,17 +89,10 @@ def test_planned_patches_fit_release_of_their_engine(recipe):
             assert SpecifierSet(patch.versions).contains(made.engine.vllm), where
 
 
-def plan_of(recipe: str, hardware: Hardware | None = None, **how: Any) -> Plan:
-    """Return the plan of a shipped recipe; `how` is as for `resolve_recipe`."""
-    return build_plan(resolution.resolve_recipe(recipe_loader.find_recipe(recipe), hardware, **how))
-
-
 def test_gb10_cuda12_build_gets_patch_or_variable(snapshot):
     """The patch where the environment may be patched, else the variable; the plan says which, and why."""
     built = EngineSpec(vllm="0.20.2", packages=("vllm==0.20.2+cu129", "torch==2.11.0+cu129"))
-    made = resolution.resolve_recipe(
-        recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built
-    )
+    made = resolve("gemma-4-31b", Hardware.GB10, profile="seed", engine=built)
     plan = build_plan(made)
     assert "gb10-cutlass-fp8" in plan.patches
     assert "VLLM_DISABLED_KERNELS" not in plan.env
@@ -114,51 +104,38 @@ def test_gb10_cuda12_build_gets_patch_or_variable(snapshot):
     on_cuda_13 = plan_of("gemma-4-31b", Hardware.GB10, profile="seed")
     assert on_cuda_13.skipped_patches["gb10-cutlass-fp8"] == snapshot
     by_hand = {"patches.gb10-cutlass-fp8": False}
-    off = resolution.resolve_recipe(
-        recipe_loader.find_recipe("gemma-4-31b"), Hardware.GB10, profile="seed", engine=built, settings=by_hand
-    )
-    assert (
-        build_plan(off).disabled_patches,
-        "gb10-cutlass-fp8" in build_plan(off).patches,
-    ) == (
-        ("gb10-cutlass-fp8",),
-        False,
-    )
+    off = plan_of("gemma-4-31b", Hardware.GB10, profile="seed", engine=built, settings=by_hand)
+    assert (off.disabled_patches, "gb10-cutlass-fp8" in off.patches) == (("gb10-cutlass-fp8",), False)
 
 
 @pytest.mark.parametrize("vllm", ["0.25.1", "0.29.0", "0.30.0", "0.33.0"])
 def test_hybrid_with_prefix_caching_keeps_last_block(vllm):
     """By a patch from 0.26 to 0.29, by a key that later releases have up to 0.32, and then by vLLM itself."""
     key, name = "disable_eagle_block_drop", "dflash-no-block-drop"
-    recipe, engine = recipe_loader.find_recipe("qwen3.5-35b-a3b"), recipe_loader.engine_for_release(vllm)
-    plan = build_plan(resolution.resolve_recipe(recipe, Hardware.GB10, engine=engine))
+    recipe = "qwen3.5-35b-a3b", Hardware.GB10, vllm
+    plan = plan_of(*recipe)
     [config] = [json.loads(word) for word in plan.argv if word.startswith('{"method"')]
     by_key = "0.30.0" <= vllm < "0.33.0"
     assert (name in plan.patches, config.get(key)) == ("0.26.0" <= vllm < "0.30.0", True if by_key else None)
     assert (name in plan.skipped_patches and key in plan.skipped_patches[name]) == by_key
     settings = {f"patches.{name}": False}
-    plain = build_plan(resolution.resolve_recipe(recipe, Hardware.GB10, engine=engine, settings=settings))
+    plain = plan_of(*recipe, settings=settings)
     assert name not in plain.patches
     assert key not in " ".join(plain.argv)
-    other = resolution.resolve_recipe(recipe, Hardware.GB10, method=Method.NGRAM, engine=engine)
-    assert name not in build_plan(other).patches
-    assert key not in " ".join(build_plan(other).argv)
+    other = plan_of(*recipe, method=Method.NGRAM)
+    assert name not in other.patches
+    assert key not in " ".join(other.argv)
 
 
 def test_experimental_patch_is_planned_only_by_name():
     """And the plan warns that it is one; a name that is none, or a value that is not a switch, is refused."""
-    made = resolution.resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
-    assert "gemma4-dflash-embed-scale" not in {
-        *build_plan(made).patches,
-        *build_plan(made).skipped_patches,
-    }
+    plan = plan_of("gemma-4-26b-a4b", Hardware.H200)
+    assert "gemma4-dflash-embed-scale" not in {*plan.patches, *plan.skipped_patches}
     setting = {"patches.gemma4-dflash-embed-scale": True}
     plan = plan_of("gemma-4-26b-a4b", Hardware.H200, settings=setting)
     assert plan.patches == ("gemma4-dflash-embed-scale",)
     assert any("is experimental" in warning for warning in plan.warnings)
     with pytest.raises(UsageError, match="not 'maybe'"):
-        resolution.resolve_recipe(
-            recipe_loader.find_recipe("demo-cpu"), settings={"patches.cpu-expand-kernel": "maybe"}
-        )
+        resolve("demo-cpu", settings={"patches.cpu-expand-kernel": "maybe"})
     with pytest.raises(UsageError, match="did you mean 'cpu-expand-kernel'"):
         plan_of("demo-cpu", settings={"patches.cpu-expand-kernal": True})

@@ -7,9 +7,8 @@ import pytest
 
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import EngineSpec
-from dflash_tui.planning.recipes.resolution import resolve_recipe
+from tests.support.plans import resolve
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -18,9 +17,7 @@ def defects(recipe: str, vllm: str, settings: Mapping[str, Any] = NOTHING, **cho
     """Return the warnings of a plan that are about its release."""
     engine = EngineSpec(vllm=vllm, packages=(f"vllm=={vllm}",))
     tokens = choices.pop("tokens", None)
-    resolved = resolve_recipe(
-        recipe_loader.find_recipe(recipe), Hardware.H100, engine=engine, settings=settings, **choices
-    )
+    resolved = resolve(recipe, Hardware.H100, engine=engine, settings=settings, **choices)
     plan = build_plan(resolved, num_speculative_tokens=tokens)
     return tuple(warning for warning in plan.warnings if warning.startswith(f"vLLM {vllm}: "))
 

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.planning.plan import Plan, decode_record, upgrade_label, upgrade_plan, upgrade_record
@@ -48,7 +49,7 @@ def test_the_options_of_earlier_releases_are_read():
 
 def test_plan_of_earlier_release_is_upgraded_unchanged():
     """Its fields have other names, and its request is a mapping of options."""
-    plan = msgspec.structs.replace(
+    plan = replace(
         a_plan(), request=FULL, recipe="toy", skipped_patches={"a": "b"}, disabled_patches=("c",), deviations={"d": "e"}
     )
     fields = msgspec.to_builtins(plan)

@@ -8,9 +8,7 @@ import pytest
 from dflash_tui.common import paths
 from dflash_tui.planning import plan_builder
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.resolution import resolve_recipe
+from tests.support.plans import plan_of
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def weights(tmp_path, monkeypatch) -> Path:
 
 def planned(**settings: str) -> Plan:
     plan_builder._digest_sources.cache_clear()
-    return build_plan(resolve_recipe(recipe_loader.find_recipe("demo-cpu"), settings=settings))
+    return plan_of("demo-cpu", settings=settings)
 
 
 def test_other_weights_are_another_build(weights):

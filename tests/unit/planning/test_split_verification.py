@@ -8,22 +8,12 @@ import pytest
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.patch_selection import find_most_split_drafts
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.resolution import ResolvedRecipe, resolve_recipe
 from dflash_tui.presentation import plan_text
-
-NOTHING: Mapping[str, Any] = {}
-
-
-def resolve(
-    recipe: str, hardware: Hardware, vllm: str = "0.33.0", settings: Mapping[str, Any] = NOTHING
-) -> ResolvedRecipe:
-    engine = recipe_loader.engine_for_release(vllm)
-    return resolve_recipe(recipe_loader.find_recipe(recipe), hardware, engine=engine, settings=settings)
+from tests.support.plans import resolve
 
 
-def offered(*args: Any, **kwargs: Any) -> int:
-    resolved = resolve(*args, **kwargs)
+def offered(recipe: str, hardware: Hardware, vllm: str = "0.33.0", settings: Mapping[str, Any] | None = None) -> int:
+    resolved = resolve(recipe, hardware, vllm, settings=settings)
     plan = build_plan(resolved)
     return find_most_split_drafts(resolved, plan.num_speculative_tokens, plan.patches)
 

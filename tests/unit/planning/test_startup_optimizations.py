@@ -11,11 +11,10 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.plan_builder import ChosenEngine, build_plan
-from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import Mode
-from dflash_tui.planning.recipes.resolution import resolve_recipe
 from dflash_tui.planning.startup_optimizations import ALL_OPTIMIZATIONS_OFF, OPTIMIZATIONS, WSL_PINS, StartConditions
 from dflash_tui.presentation import plan_text
+from tests.support.plans import resolve
 
 ROOT, METHOD, PLAN = "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_ENABLE_STARTUP_PLAN"
 NOTHING: Mapping[str, Any] = {}
@@ -31,9 +30,8 @@ def planned(
     conditions: StartConditions = HERE,
     engine: ChosenEngine | None = None,
 ) -> Plan:
-    spec = recipe_loader.engine_for_release(vllm) if vllm else None
     hardware = None if name == "demo-cpu" else Hardware.H200
-    resolved = resolve_recipe(recipe_loader.find_recipe(name), hardware, engine=spec, settings=settings)
+    resolved = resolve(name, hardware, vllm, settings=settings)
     return build_plan(resolved, mode=mode, conditions=conditions, engine=engine)
 
 
@@ -126,7 +124,7 @@ def test_text_only_start_needs_recipe_support():
 
 
 def test_plan_states_seconds_and_source_per_measure():
-    resolved = resolve_recipe(recipe_loader.find_recipe("gemma-4-26b-a4b"), Hardware.H200)
+    resolved = resolve("gemma-4-26b-a4b", Hardware.H200)
     plan = planned(conditions=StartConditions(on_wsl=True))
     assert plan.env[WSL_PINS] == "1"
     lines = plan_text.list_start_measures(resolved, plan)

@@ -1,7 +1,7 @@
 """What a step must read, against what one H200 measured, and against shapes that are easy to count."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
@@ -71,7 +71,7 @@ def test_flags_change_what_is_read():
         assert StepReader(on_h200(num_speculative_tokens=0, argv=argv), target, None).count_bytes(100) == size
 
 
-WINDOWED = msgspec.structs.replace(SMALL, sliding_window=32, layer_types=("full_attention", "sliding_attention"))
+WINDOWED = replace(SMALL, sliding_window=32, layer_types=("full_attention", "sliding_attention"))
 
 
 def test_sliding_layer_reads_its_window():

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport, PromptRatio
@@ -47,12 +47,12 @@ def test_prompts_that_disagree_are_the_answer():
         PromptRatio("JSON", 1135.0, 514.0, Ratio(0.45, 0.31, 0.66), 32),
         PromptRatio("Q&A", 454.0, 485.0, Ratio(1.06, 0.83, 1.36), 32),
     ]
-    one = msgspec.structs.replace(report.comparisons[0], ratio=Ratio(0.64, 0.37, 1.11), prompts=tuple(prompts))
+    one = replace(report.comparisons[0], ratio=Ratio(0.64, 0.37, 1.11), prompts=tuple(prompts))
     lines = [str(note) for note in verdict_text.list_answer(report, one)]
     assert "compile is faster than eager depends on the prompt" in lines[0]
     assert "0.45 (0.31–0.66) with JSON, 1.06 (0.83–1.36) with Q&A" in lines[1]
-    meet = msgspec.structs.replace(prompts[1], ratio=Ratio(1.06, 0.6, 1.8))
-    noisy = msgspec.structs.replace(one, prompts=(prompts[0], meet))
+    meet = replace(prompts[1], ratio=Ratio(1.06, 0.6, 1.8))
+    noisy = replace(one, prompts=(prompts[0], meet))
     assert "too noisy" in str(verdict_text.list_answer(report, noisy)[0])
 
 
@@ -71,7 +71,7 @@ def test_random_weights_are_marked_once():
 
 def started(cold: float, speeds: Sequence[float]) -> tuple[str, ...]:
     """The details of boots that start cold, compile after `cold` seconds and eager after a minute."""
-    measured = [msgspec.structs.replace(b, cache="cold", ready=cold if b.arm else 60.0) for b in boots(modes(), speeds)]
+    measured = [replace(b, cache="cold", ready=cold if b.arm else 60.0) for b in boots(modes(), speeds)]
     return tuple(line for line in said(modes(), measured) if "from a cold start" in line)
 
 
@@ -96,8 +96,8 @@ def test_break_even_within_noise_has_no_number():
 def test_starts_seen_once_per_arm_are_marked(snapshot):
     """One start of each arm does not say how far the next ones are apart; where a boot was lost, that is no other."""
     of = modes()
-    measured = [msgspec.structs.replace(b, cache="cold", ready=160.0 if b.arm else 60.0) for b in boots(of, SPEEDS)]
-    lost = [msgspec.structs.replace(b, error="died", requests=()) if b.number > 1 else b for b in measured]
+    measured = [replace(b, cache="cold", ready=160.0 if b.arm else 60.0) for b in boots(of, SPEEDS)]
+    lost = [replace(b, error="died", requests=()) if b.number > 1 else b for b in measured]
     assert [said(of, lost), said(of, measured), said(of, measured[:3])] == snapshot
 
 
@@ -151,5 +151,5 @@ def test_single_prompt_that_flips_verdict_is_named(slow, snapshot):
 def test_report_explains_ratios_only_where_it_compares():
     report = one_slow_prompt(0.03)
     assert ABOUT_RATIOS in to_terminal(experiment_report.build_report(report, details=True))
-    alone = msgspec.structs.replace(report, comparisons=())
+    alone = replace(report, comparisons=())
     assert ABOUT_RATIOS not in to_terminal(experiment_report.build_report(alone, details=True))

@@ -11,10 +11,11 @@ from dflash_tui.common import paths
 from dflash_tui.machine.hardware import Hardware
 from dflash_tui.planning.cluster import build_rank_environment, build_rank_flags, build_unnamed_cluster
 from dflash_tui.planning.plan_builder import build_plan
-from dflash_tui.planning.recipes import recipe_loader, resolution
+from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.planning.recipes.recipe import iterate_layers
 from dflash_tui.planning.startup_optimizations import OPTIMIZATIONS
 from tests import DATA
+from tests.support.plans import resolve
 
 PUBLISHED = DATA / "published.yaml"
 
@@ -78,7 +79,7 @@ def options(words: Sequence[str]) -> dict[str, Any]:
 
 def ours(recipe: str, kind: Hardware, profile: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The same of our plan, read from its words, and what it explains."""
-    made = resolution.resolve_recipe(recipe_loader.find_recipe(recipe), kind, profile=profile)
+    made = resolve(recipe, kind, profile=profile)
     plan = build_plan(made)
     flags = options(plan.argv[3:])
     speculation = flags.pop("speculative-config")
