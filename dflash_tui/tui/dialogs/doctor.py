@@ -109,7 +109,7 @@ class Doctor(TextDialog[str | None]):
         from dflash_tui.peers import cluster_launch
 
         try:
-            hosts = await cluster_launch.reach_hosts(self.planned.plan.relaunch_request.peers)
+            hosts = await cluster_launch.reach_hosts(self.planned.plan.relaunch_request)
             report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.show_heading("the checks could not be run")

@@ -95,7 +95,7 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            hosts = await cluster_launch.reach_hosts(request.peers)
+            hosts = await cluster_launch.reach_hosts(request)
             planned = await hosts.plan(request)
             if planned.plan.cluster:
                 choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
@@ -121,25 +121,25 @@ class HostSurveys:
 
     def describe(self, plan: Plan) -> list[tuple[str, str]]:
         """Return plan rows: the links of the hosts, and their errors."""
-        if not (peers := plan.relaunch_request.peers):
+        if not (others := plan.relaunch_request.peers):
             return []
         if self._error:
             hint = f"\n→ {self._error.hint}" if self._error.hint else ""
             return [("hosts", f"✗ {self._error.what}{hint}")]
-        cluster, names = plan.cluster, ", ".join(peers)
+        cluster, names = plan.cluster, ", ".join(others)
         if cluster is None or not cluster.is_named:
             return [("hosts", f"connecting to {names} …")]
         rows = []
-        for rank, host in enumerate(cluster.hosts):
+        for number, host in enumerate(cluster.hosts):
             link = f"{host.address} on {host.interface}, {', '.join(host.devices) or 'sockets'}"
-            rows.append(("" if rank else "hosts", f"rank {rank} {host.host or 'this machine'}: {link}"))
-        rows += [("", f"{rank.host}: {text}") for rank in plan.ranks for text in rank.models]
+            rows.append(("" if number else "hosts", f"rank {number} {host.host or 'this machine'}: {link}"))
+        rows += [("", f"{far.host}: {text}") for far in plan.ranks for text in far.models]
         if self._wrong is None:
             rows.append(("", f"{names}: being checked …"))
         elif self._wrong:
             rows += [("", line) for line in self._wrong]
         else:
-            rows.append(("", f"{pluralize(len(peers), 'other host')} checked: nothing is wrong"))
+            rows.append(("", f"{pluralize(len(others), 'other host')} checked: nothing is wrong"))
         return rows
 
 
