@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,14 +15,13 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui import __version__
-from dflash_tui.benchmark.summary import busy_seconds
+from dflash_tui.benchmark.summary import Percentiles, busy_seconds
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Amount, RequestDone, Whole
 
 _MILLISECONDS = 1000.0
-_VLLM_PERCENTILES = (50, 90, 95, 99)
 SIZE_LIMIT = 64 << 20  # --save-detailed adds every gap between two chunks
 _NAME = 200
 _OURS = "dflash-tui "
@@ -85,19 +84,12 @@ def build_vllm_bench(measured: Measured) -> dict[str, Any]:
         "e2el": [r.total * _MILLISECONDS for r in good],
     }
     for name, values in milliseconds.items():
-        if values:
-            cuts = _percentiles(values)
-            figures = {"mean": statistics.fmean(values), "median": cuts[50], "std": statistics.pstdev(values)}
-            figures |= {f"p{percent}": cuts[percent] for percent in _VLLM_PERCENTILES}
+        if cuts := Percentiles.from_values(values):
+            figures = {"mean": statistics.fmean(values), "median": cuts.p50, "std": statistics.pstdev(values)}
+            figures |= {"p50": cuts.p50, "p90": cuts.p90, "p95": cuts.p95, "p99": cuts.p99}
             result |= {f"{figure}_{name}_ms": value for figure, value in figures.items()}
-    return (
-        result | _count_drafts(good) | {name: value for name, value in measured.metadata.items() if name not in result}
-    )
-
-
-def _percentiles(values: Sequence[float]) -> Mapping[int, float]:
-    cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
-    return dict(enumerate(cuts, 1))
+    metadata = {name: value for name, value in measured.metadata.items() if name not in result}
+    return result | _count_drafts(good) | metadata
 
 
 def _count_drafts(good: Iterable[RequestDone]) -> dict[str, Any]:

@@ -173,14 +173,9 @@ def write_recipe(
 ) -> Path:
     """Save the best setting, resolved as `resolved`, like `keep_best`, and trust it."""
     comments = _list_comments(progress, outcome, resolved)
-    recipe = _build_recipe(progress, outcome, resolved)
-    return recipe_files.keep_recipe(recipe, name, comments, overwrite=overwrite)
-
-
-def _build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRecipe) -> Recipe:
     arm = progress.design.arms[outcome.best]
     gain = clean_line(_describe_gain(progress.design, outcome))
-    return recipe_files.flatten_recipe(
+    recipe = recipe_files.flatten_recipe(
         resolved,
         arm.plan,
         arm.request,
@@ -188,6 +183,7 @@ def _build_recipe(progress: Progress, outcome: TuneOutcome, resolved: ResolvedRe
         why=f"{gain}; tuned on this machine, {_describe_machine(progress, outcome)}",
         expected=_measured_figures(progress, outcome),
     )
+    return recipe_files.keep_recipe(recipe, name, comments, overwrite=overwrite)
 
 
 def _measured_figures(progress: Progress, outcome: TuneOutcome) -> tuple[PublishedFigures, ...]:

@@ -174,12 +174,9 @@ def _collect_answers(boot: Boot, kept_answers: Sequence[KeptAnswer]) -> _Answers
 
 
 def _share_different(key: PromptKey, pairs: Iterable[tuple[_Answers, _Answers]]) -> float:
-    return fmean(_differ(ours[key], theirs[key]) for ours, theirs in pairs)
-
-
-def _differ(a: BootAnswer, b: BootAnswer) -> bool:
-    """Compare tokens if known, since the text lacks special tokens, and the streamed words."""
-    return bool(a.tokens and b.tokens and a.tokens != b.tokens) or a.digest != b.digest
+    """Compare the streamed words, and tokens if known, since the text lacks special tokens."""
+    answered = [(ours[key], theirs[key]) for ours, theirs in pairs]
+    return fmean((bool(a.tokens and b.tokens) and a.tokens != b.tokens) or a.digest != b.digest for a, b in answered)
 
 
 def locate_difference(a: Sequence[object], b: Sequence[object]) -> int | None:

@@ -53,7 +53,9 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
-        *pair.check_requirements(situation),
+        *pair.check_package(situation),
+        *pair.check_files(situation.resolved),
+        *pair.check_length(situation),
         *_check_patches(situation),
         *_check_models(situation),
         *_check_disk_space(situation),
@@ -305,10 +307,9 @@ class PreflightReport(msgspec.Struct, frozen=True):
         return not any(check.final for check in self.failed)
 
     def raise_failed(self, *, offer_force: bool = True) -> None:
-        """Raise an error if a check blocks the launch; the hint may offer `--force` if that would help.
+        """Raise PreflightFailed if a check blocks the launch, or MemoryTaken if only memory is taken.
 
-        Raises:
-            PreflightFailed: with the finding and the fix of each failed check; MemoryTaken if only memory is taken.
+        The hint may offer `--force` if that would help.
         """
         if failed := self.failed:
             findings = "\n  ".join(f"{check.name}: {check.finding}" for check in failed)

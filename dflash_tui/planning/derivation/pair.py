@@ -213,10 +213,8 @@ def derive_pair(
 ) -> DerivedPair:
     """Return how vLLM serves `target` with `drafter`, or without one by the target's own head or no drafter at all.
 
-    `method` and `tokens` (drafts per step) are the user's; `tokens` is used only if no rule gives a number.
-
-    Raises:
-        UsageError: the pair cannot be served, or something needed for it is unknown.
+    `method` and `tokens` (drafts per step) are the user's; `tokens` is used only if no rule gives a number. Raise
+    UsageError if the pair cannot be served, or something needed for it is unknown.
     """
     return _Derivation(target, drafter, method).derive(tokens)
 

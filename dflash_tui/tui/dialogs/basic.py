@@ -98,9 +98,6 @@ class TextDialog(Dialog[Result]):
         self.query_one("#checks").focus()
         self.call_after_refresh(self.draw)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
     def show_heading(self, text: str | Content) -> None:
         """Replace the heading."""
         heading = self.query_one("#verdict", Static)

@@ -140,9 +140,6 @@ class ExperimentScreen(SizedScreen[None]):
     def on_screen_resume(self) -> None:
         self.reload()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
     @work(exclusive=True, group="look")
     async def reload(self) -> None:
         """Read the experiment in a thread."""
