@@ -197,7 +197,7 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
         return False
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
-        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        hosts = await cluster_launch.reach_hosts(arm.request)
         report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
         try:
             report.raise_failed(offer_force=False)
@@ -226,5 +226,5 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
             front.show(event)
 
     for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
-        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        hosts = await cluster_launch.reach_hosts(arm.request)
         await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)

@@ -26,7 +26,7 @@ from dflash_tui.launch.preflight.machine import HOW_TO_SHARE
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, RestartPolicy
-from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.run_state.startup import detect_silence
 from dflash_tui.run_state.state import RunState
@@ -234,7 +234,7 @@ class Hosts(Protocol):
         """Prepare and launch the server; `report` is called with each event of the preparation."""
 
 
-ReachHosts = Callable[[Sequence[str]], Awaitable[Hosts]]
+ReachHosts = Callable[[LaunchRequest], Awaitable[Hosts]]
 
 
 async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHosts, policy: RestartPolicy) -> None:
@@ -268,18 +268,18 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHos
 async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, reach: ReachHosts) -> Run:
     """Reserve port and GPUs, check, prepare and launch on all hosts; return the run."""
     loop = asyncio.get_running_loop()
-    peers = planned.plan.relaunch_request.peers
+    request = planned.plan.relaunch_request
 
     def note(text: str) -> None:
         loop.call_soon_threadsafe(front.show, LaunchNote(text))
 
     front.show(LaunchBegun(planned))
-    hosts = await reach(peers)
+    hosts = await reach(request)
     async with reserve_launch(await hosts.place(planned), note) as reserved:
-        if not peers:
+        if not request.peers:
             front.show(LaunchPlanned(reserved))
         report, surveyed = await hosts.check(reserved)
-        if peers:  # each host reports its own command
+        if request.peers:  # each host reports its own command
             front.show(LaunchPlanned(surveyed))
         front.show(ChecksMade(report))
         if not reserved.forced or not report.forcible:

@@ -106,7 +106,7 @@ def build_plan(
     named = request.cluster if request else None
     cluster = None if resolved.hosts == 1 else named or build_unnamed_cluster(resolved.hosts)
     port = port or recipe.port
-    ranks = _build_commands(resolved, cluster, engine_folder, models, patches, mode=mode, port=port, tokens=tokens)
+    commands = _build_commands(resolved, cluster, engine_folder, models, patches, mode=mode, port=port, tokens=tokens)
     unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if request and request.port else ())}
     return Plan(
         recipe=recipe.name,
@@ -119,8 +119,8 @@ def build_plan(
         served_name=resolved.target.served_name,
         port=cluster.port if cluster and rank else port,  # only rank 0 listens
         engine_folder=str(engine_folder),
-        argv=ranks[rank].argv,
-        env=ranks[rank].env | _build_gpu_variables(gpus, resolved.engine.vllm),
+        argv=commands[rank].argv,
+        env=commands[rank].env | _build_gpu_variables(gpus, resolved.engine.vllm),
         patches=patches.names,
         build_script=str(models.script or ""),
         models_folder=str(models.folder or ""),
@@ -147,7 +147,7 @@ def build_plan(
         start_left_out=left_out,
         cluster=cluster,
         rank=rank,
-        ranks=ranks[1:] if rank == 0 else (),
+        ranks=commands[1:] if rank == 0 else (),
         set_up=resolved.set_up,
         base_folder=str(base_folder) if base_folder != engine_folder else "",
     )
@@ -226,13 +226,13 @@ def _build_commands(
     env = patches.env | {name: value.replace("{cache}", cache_folder) for name, value in resolved.env.items()}
     if cluster is None:
         return (RankCommand("", first, env),)
-    ranks = []
+    commands = []
     for rank, endpoint in enumerate(cluster.hosts):
         rank_flags = build_rank_flags(cluster, rank, resolved.flags)
         own = (word for name, value in rank_flags.items() for word in build_flag(name, value))
         variables = build_rank_environment(cluster, rank, env, on_cpu=resolved.recipe.for_cpu)
-        ranks.append(RankCommand(endpoint.host, (*(other if rank else first), *own), variables))
-    return tuple(ranks)
+        commands.append(RankCommand(endpoint.host, (*(other if rank else first), *own), variables))
+    return tuple(commands)
 
 
 def _build_speculation(

@@ -94,7 +94,7 @@ class RunState:
     """The server's CPU use, if it has no GPU."""
     suspended: Suspended | None = None
     """The suspended processes; without pids once all of them run again."""
-    ranks: dict[int, RankSampled] = field(default_factory=dict)
+    far_ranks: dict[int, RankSampled] = field(default_factory=dict)
     """The last sample of each rank on another host, by rank number."""
     rank_samples: dict[int, ThinnedSeries[RankSampled]] = field(default_factory=dict)
     first_answer: AnswerHeld | None = None
@@ -174,7 +174,7 @@ class RunState:
             case Suspended():
                 self.suspended = event
             case RankSampled(rank=rank):
-                self.ranks[rank] = event
+                self.far_ranks[rank] = event
                 self.rank_samples.setdefault(rank, ThinnedSeries()).append(event)
             case AnswerHeld():
                 self.first_answer = event

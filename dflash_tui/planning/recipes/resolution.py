@@ -456,14 +456,14 @@ def list_expected(resolved: ResolvedRecipe, method: Method, mode: Mode, tokens: 
         fields = {name: getattr(figures, name) for name in PublishedFigures.__struct_fields__}
         return distance, ExpectedFigures(**fields, set_up=set_up)
 
-    def rank(classes: Iterable[Hardware]) -> list[ExpectedFigures]:
+    def sort_figures(classes: Iterable[Hardware]) -> list[ExpectedFigures]:
         rated = [rate(kind, figures) for kind in sorted(classes) for figures in recipe.hardware[kind].expected]
         return [figures for _, figures in sorted(rated, key=lambda pair: pair[0])]
 
-    here = rank({hardware} & recipe.hardware.keys())
+    here = sort_figures({hardware} & recipe.hardware.keys())
     if any(map(_has_speed, here)):
         return tuple(here)
-    elsewhere = filter(_has_speed, rank(recipe.hardware.keys() - {hardware}))
+    elsewhere = filter(_has_speed, sort_figures(recipe.hardware.keys() - {hardware}))
     return (*here, *islice(elsewhere, _MOST_OF_OTHER_CLASSES))
 
 
