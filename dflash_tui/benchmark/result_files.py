@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,25 +15,17 @@ import msgspec
 from msgspec import Meta
 
 from dflash_tui import __version__
-from dflash_tui.benchmark.summary import busy_seconds
+from dflash_tui.benchmark.summary import Percentiles, busy_seconds
 from dflash_tui.common import private_files
 from dflash_tui.common.errors import UsageError
 from dflash_tui.common.untrusted_json import register_type
 from dflash_tui.events import Amount, RequestDone, Whole
 
 _MILLISECONDS = 1000.0
-_VLLM_PERCENTILES = (50, 90, 95, 99)
 SIZE_LIMIT = 64 << 20  # --save-detailed adds every gap between two chunks
 _NAME = 200
 _OURS = "dflash-tui "
 _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
-
-
-class LoadLevel(NamedTuple):
-    """How requests were sent: `streams` at a time, or if that is 0 at a `rate` per second, 0 if unknown."""
-
-    streams: int
-    rate: float
 
 
 class Measured(NamedTuple):
@@ -46,17 +38,12 @@ class Measured(NamedTuple):
     output_tok_s: float | None = None
     metadata: Mapping[str, str] = {}
 
-    @property
-    def last_level(self) -> tuple[LoadLevel, tuple[RequestDone, ...]]:
-        """The level of the last request that ended, with all requests of that level."""
-        last = max(self.requests, key=lambda request: request.at)
-        level = LoadLevel(last.streams, last.rate)
-        return level, tuple(request for request in self.requests if (request.streams, request.rate) == level)
-
 
 def build_vllm_bench(measured: Measured) -> dict[str, Any]:
     """Return the last level as `vllm bench serve --save-result` writes it; times are in milliseconds."""
-    (streams, rate), done = measured.last_level
+    last = max(measured.requests, key=lambda request: request.at)
+    streams, rate = last.streams, last.rate  # at a rate, no streams are set
+    done = [request for request in measured.requests if (request.streams, request.rate) == (streams, rate)]
     good, seconds = [request for request in done if not request.error], busy_seconds(done)
     read, generated = sum(r.prompt_tokens for r in good), sum(r.tokens for r in good)
     result = {
@@ -85,19 +72,12 @@ def build_vllm_bench(measured: Measured) -> dict[str, Any]:
         "e2el": [r.total * _MILLISECONDS for r in good],
     }
     for name, values in milliseconds.items():
-        if values:
-            cuts = _percentiles(values)
-            figures = {"mean": statistics.fmean(values), "median": cuts[50], "std": statistics.pstdev(values)}
-            figures |= {f"p{percent}": cuts[percent] for percent in _VLLM_PERCENTILES}
+        if cuts := Percentiles.from_values(values):
+            figures = {"mean": statistics.fmean(values), "median": cuts.p50, "std": statistics.pstdev(values)}
+            figures |= {"p50": cuts.p50, "p90": cuts.p90, "p95": cuts.p95, "p99": cuts.p99}
             result |= {f"{figure}_{name}_ms": value for figure, value in figures.items()}
-    return (
-        result | _count_drafts(good) | {name: value for name, value in measured.metadata.items() if name not in result}
-    )
-
-
-def _percentiles(values: Sequence[float]) -> Mapping[int, float]:
-    cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else list(values) * 99
-    return dict(enumerate(cuts, 1))
+    metadata = {name: value for name, value in measured.metadata.items() if name not in result}
+    return result | _count_drafts(good) | metadata
 
 
 def _count_drafts(good: Iterable[RequestDone]) -> dict[str, Any]:

@@ -326,6 +326,7 @@ class CompletionStream:
         tokens, now = self.tokens, time.perf_counter()
         ended = self._ended or now
         arrivals, speculation, gaps = self.arrivals, self._speculation, self.arrivals.gaps
+        whole_calls = () if self._finish == "length" else self.calls.values()  # the last one may be cut
         if not self.error and not tokens:
             quote = quote_server_text(self._other)
             self.error = f"the answer holds no token: {quote}" if quote else "the answer holds no token"
@@ -351,13 +352,8 @@ class CompletionStream:
             digests=(self._whole.hexdigest(),) if self._length else (),
             status=self.status,
             calls=len(self.calls),
-            broken_calls=self._count_broken_calls(),
+            broken_calls=sum(not _parses(name, words, self.tools) for name, words in whole_calls),
         )
-
-    def _count_broken_calls(self) -> int:
-        if self._finish == "length":  # the last one may be cut
-            return 0
-        return sum(not _parses(name, words, self.tools) for name, words in self.calls.values())
 
     def count_tokens(self, since: float = 0.0, until: float = math.inf) -> int:
         """Return how many tokens arrived between two times of `time.perf_counter`."""

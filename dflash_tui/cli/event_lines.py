@@ -89,7 +89,7 @@ class WindowFigures(Event, frozen=True, tag="figures"):
     @classmethod
     def from_state(cls, state: RunState, now: float, seconds: float) -> WindowFigures:
         """Return the figures of the last `seconds` of `state`."""
-        rates = state.window(seconds, now)
+        rates = state.readings.window(seconds, now)
         counters = state.readings[-1].counters if rates else None
         memory = state.memory.latest(now, MAX_GAP)
         return cls(

@@ -73,7 +73,7 @@ _AREAS = (
 
 def guess_area(message: str, frames: tuple[str, ...]) -> Area | None:
     """Return the probable area of an error, by its message, else by its frames."""
-    innermost = [frame for frame in frames[::-1] if _OURS.search(frame)][:_SHOWN_FRAMES] or frames[::-1][:1]
+    innermost = list_telling_frames(frames)
     by_message = next((area for area in _AREAS if re.search(area.message, message, re.IGNORECASE)), None)
     by_frame = next((area for frame in innermost for area in _AREAS if re.search(area.frames, frame)), None)
     return by_message or by_frame
@@ -299,10 +299,18 @@ def _diagnose_by_log(
         return None
     diagnosis = _explain_match(match, circumstances) if match else Diagnosis("", "recipe", "", (), ())
     memory = _format_memory(state) if diagnosis.kind in {"out_of_memory", "worker_died"} and listed is None else ""
-    diagnosis = msgspec.structs.replace(
-        diagnosis, evidence=tuple(filter(None, (*text.split("\n"), memory))), process=problem.process if problem else ""
+    evidence, process = tuple(filter(None, (*text.split("\n"), memory))), problem.process if problem else ""
+    diagnosis = msgspec.structs.replace(diagnosis, evidence=evidence, process=process)
+    if listed is None:
+        return diagnosis
+    advice = " ".join(listed.fix.split())
+    return msgspec.structs.replace(
+        diagnosis,
+        cause=listed.cause.strip(),
+        fix=(f"the recipe says: {advice}", *diagnosis.fix),
+        link=listed.link or diagnosis.link,
+        advice=advice,
     )
-    return _put_recipe_first(listed, diagnosis) if listed else diagnosis
 
 
 def _explain_match(match: FailureMatch, circumstances: Circumstances) -> Diagnosis:
@@ -314,17 +322,6 @@ def _explain_match(match: FailureMatch, circumstances: Circumstances) -> Diagnos
     return Diagnosis("", match.kind, match.cause, (), tuple(fix), match.log_values, failure.link, "", sure)
 
 
-def _put_recipe_first(listed: RecipeFailure, diagnosis: Diagnosis) -> Diagnosis:
-    advice = " ".join(listed.fix.split())
-    return msgspec.structs.replace(
-        diagnosis,
-        cause=listed.cause.strip(),
-        fix=(f"the recipe says: {advice}", *diagnosis.fix),
-        link=listed.link or diagnosis.link,
-        advice=advice,
-    )
-
-
 def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
     """Diagnose from the exit code or signal, only if the log has no exception at all."""
     if find_logged_cause(state) is not None or state.exit is None:
@@ -333,10 +330,8 @@ def _diagnose_by_exit(state: RunState) -> Diagnosis | None:
     gone = next((line.text for line in state.lines if _ENGINE_GONE.search(line.text)), "")
     number = _read_signal(state)
     if stop_line or number in {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
-        waits = next(
-            (line.text for line in reversed(state.lines) if "Waiting for connections to close" in line.text), ""
-        )
-        return _explain_exit("terminated", stop_line, waits)
+        waits = [line.text for line in state.lines if "Waiting for connections to close" in line.text]
+        return _explain_exit("terminated", stop_line, *waits[-1:])
     errors = (line.text.strip() for line in _list_error_lines(state))
     dead = gone or next((text for text in errors if recognize_failure(text) in _ENGINE_FAILED), "")
     kind = "engine_killed" if gone else "killed" if number is signal.SIGKILL else "crashed" if number else ""

@@ -80,12 +80,7 @@ def _add_figures(explanation: Explanation, state: RunState, vllm: str) -> Explan
 
 
 def explain_url(url: str) -> Explanation:
-    """Return the alarms of a server that dflash-tui did not launch, from its /metrics over `WINDOW` seconds.
-
-    Raises:
-        DflashError: nothing answers there, or no model server does.
-        UsageError: the address is invalid.
-    """
+    """Return the alarms of a server that dflash-tui did not launch, from its /metrics over `WINDOW` seconds."""
     server, state = ForeignServer(url), RunState()
     asyncio.run(_watch_server(server, state))
     if not state.readings:

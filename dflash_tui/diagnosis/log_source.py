@@ -120,11 +120,7 @@ class LogSource:
         self._owned = name != STDIN
 
     def read_pieces(self) -> Iterator[bytes]:
-        """Yield the log in pieces that end with whole lines.
-
-        Raises:
-            UsageError: the log is empty or not text, or nothing arrives.
-        """
+        """Yield the log in pieces that end with whole lines; raise UsageError if it is empty or not text."""
         try:
             is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
             pieces = self._read_file() if is_file else self._read_pipe()

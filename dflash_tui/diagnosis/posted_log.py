@@ -159,11 +159,7 @@ class _Boot:
 
 
 def explain_log(source: LogSource) -> Explanation:
-    """Return why the server of a log failed; of several starts in the log the last failed one counts.
-
-    Raises:
-        UsageError: it is not a log of vLLM, or cannot be read.
-    """
+    """Return why the last failed server of a log failed; raise UsageError if it is no log of vLLM."""
     unwrapper, boot, failed = Unwrapper(), _Boot(), None
     versions: dict[str, str] = {}
     is_of_vllm, size = False, 0

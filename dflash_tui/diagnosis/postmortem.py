@@ -51,7 +51,7 @@ _SYMPTOMS = frozenset({
 })  # fmt: skip
 # Kinds that rank 0 logs when a rank does not answer; a wrong address leaves no line in that rank's log.
 _WAITED = frozenset({"timeout", "collective_timeout"})
-# Kinds for another rank that ended first, and for one that never joined.
+# Kinds for another host that ended first, and for one that never joined.
 _FOLLOWED, _NEVER_CAME = "rank_lost", "rendezvous"
 
 
@@ -72,31 +72,31 @@ class RankLog(NamedTuple):
         return f"rank {self.rank} on {self.host}"
 
 
-def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, utc_offset: float) -> Diagnosis:
+def explain_by_ranks(near: Diagnosis, logs: Sequence[RankLog], started: float, utc_offset: float) -> Diagnosis:
     """Return the diagnosis from other ranks' logs if rank 0's own (`near`) is only a symptom; else `near`.
 
     `started` is the launch in seconds since the epoch, `utc_offset` the seconds that the logs are ahead of UTC.
     """
-    ended = next((rank for rank in ranks if rank.has_ended), None)
+    ended = next((log for log in logs if log.has_ended), None)
     says_nothing = near.kind == UNKNOWN and not near.process and ended is not None
     if near.kind not in _SYMPTOMS and not says_nothing:
         return near
-    for rank in ranks:
-        if far := _diagnose_rank(rank, started, utc_offset):
+    for log in logs:
+        if far := _diagnose_rank(log, started, utc_offset):
             return replace(
                 far,
                 what=near.what,
-                cause=f"{rank.name}: {far.cause}",
+                cause=f"{log.name}: {far.cause}",
                 evidence=tuple(dict.fromkeys((*far.evidence, *near.evidence))),
-                process=f"{rank.name}{f', {far.process}' if far.process else ''}",
+                process=f"{log.name}{f', {far.process}' if far.process else ''}",
             )
     if ended:
         cause = f"{ended.name} {ended.state or 'ended'} before the others did, and its log has no error"
         fix = f"On {ended.host}, dmesg shows which processes the kernel killed when out of memory. Launch again."
         return replace(near, kind=GONE, cause=cause, fix=(fix,), confidence="likely")
-    states = "; ".join(f"{rank.name} was {rank.state}" for rank in ranks if rank.state)
-    if near.kind in _WAITED and ranks:
-        names = " and ".join(rank.name for rank in ranks)
+    states = "; ".join(f"{log.name} was {log.state}" for log in logs if log.state)
+    if near.kind in _WAITED and logs:
+        names = " and ".join(log.name for log in logs)
         why = states or "it was suspended, its host or the cable was gone, or it compiled for longer than the time-out"
         cause = f"{names} did not answer in time, and its log has no error: {why}"
         fixes = (
@@ -109,10 +109,10 @@ def explain_by_ranks(near: Diagnosis, ranks: Sequence[RankLog], started: float, 
     return near
 
 
-def _diagnose_rank(rank: RankLog, started: float, utc_offset: float) -> Diagnosis | None:
+def _diagnose_rank(log: RankLog, started: float, utc_offset: float) -> Diagnosis | None:
     """Return why a rank failed; None if its log has no error, or only one caused by another rank's end."""
     reader, state = LogReader(started, utc_offset), RunState()
-    events = reader.feed(rank.log + b"\n")
+    events = reader.feed(log.log + b"\n")
     state.apply_all(events)
     if find_logged_cause(state) is None:
         return None
@@ -173,7 +173,7 @@ def build_failure(postmortem: Postmortem) -> ServerFailed:
 def _read_rank_logs(run: Run) -> list[RankLog]:
     """Return the copied end of the log of each rank on another host, with the keeper's last status."""
     record = read_kept(run)
-    statuses = {rank.rank: rank for rank in record.ranks} if record else {}
+    statuses = {far.rank: far for far in record.ranks} if record else {}
     logs = []
     for far in run.far_ranks:
         status = statuses.get(far.rank)

@@ -56,7 +56,7 @@ READY_TIMEOUT = 5400.0
 _DYING_SECONDS = 5.0
 # The longest start in a tune: this share of its budget, but at least these seconds.
 _START_SHARE, _LEAST_START = 1 / 3, 300.0
-# The keeper records a rank of another host every 5 s, and considers it lost after 5 s of silence.
+# The keeper records another host every 5 s, and considers it lost after 5 s of silence.
 _RANK_SECONDS = 30.0
 _POLL_INTERVAL = 0.05
 # The status of a request that the server always rejects, such as a prompt longer than its context.
@@ -123,15 +123,14 @@ async def run_boot(
         except _BootFailed as error:
             boot = replace(boot, error=str(error))
     finally:
-        for rank in await server.stop():
-            write_driver_log(f"left: {rank}")
+        for left in await server.stop():
+            write_driver_log(f"left: {left}")
     hosts = [] if await boot_server.wait_for_memory_release(plan, free) else ["this machine"]
     for host in [*hosts, *await server.wait_for_far_memory()]:
         write_driver_log(f"the server's memory was not released within a minute on {host}")
-    write_driver_log(
-        f"boot {number + 1}: prepared in {launched - began:.1f} s, {time.monotonic() - launched:.1f} s in all"
-    )
-    return replace(boot, took=time.monotonic() - launched)
+    took = time.monotonic() - launched
+    write_driver_log(f"boot {number + 1}: prepared in {launched - began:.1f} s, {took:.1f} s in all")
+    return replace(boot, took=took)
 
 
 async def measure_running_server(
@@ -255,9 +254,14 @@ class _Watch(NamedTuple):
         """Wait until every other rank works; rank 0 notices a lost rank only at the next request."""
         asked_at, deadline = time.time(), time.monotonic() + _RANK_SECONDS
         far_ranks = self.server.run.far_ranks if self.server.run else ()
-        while unseen := [far for far in far_ranks if not _is_at_work(self.state, far.rank, asked_at)]:
+        ranks = self.state.far_ranks
+
+        def works(rank: int) -> bool:
+            return rank in ranks and ranks[rank].at >= asked_at and ranks[rank].state is RankState.RUNNING
+
+        while unseen := [far for far in far_ranks if not works(far.rank)]:
             if time.monotonic() > deadline:
-                sample = self.state.ranks.get(unseen[0].rank)
+                sample = ranks.get(unseen[0].rank)
                 how = f"{sample.state.value}, {sample.why}" if sample and sample.why else "unknown"
                 raise _BootFailed(f"rank {unseen[0].rank} on {unseen[0].host} did no work during the rounds: {how}")
             await self._pause()
@@ -306,7 +310,7 @@ class _Watch(NamedTuple):
             before=conditions_before,
             after=boot_server.measure_conditions(run, state, since),
             hosts=tuple(
-                replace(host, network=sample.network) if (sample := state.ranks.get(rank)) else host
+                replace(host, network=sample.network) if (sample := state.far_ranks.get(rank)) else host
                 for rank, host in enumerate(boot.hosts, 1)
             ),
         )
@@ -319,11 +323,6 @@ class _Watch(NamedTuple):
             prefix_queries=max(0.0, after.prefix_queries - before.prefix_queries),
             prefix_hits=max(0.0, after.prefix_hits - before.prefix_hits),
         )
-
-
-def _is_at_work(state: RunState, rank: int, since: float) -> bool:
-    sample = state.ranks.get(rank)
-    return sample is not None and sample.at >= since and sample.state is RankState.RUNNING
 
 
 def _describe_failure(run: Run, state: RunState) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import gpus, nvml, process_environment, system
 from dflash_tui.peers import cluster_launch, keeper
 from dflash_tui.peers.cluster_launch import ServerHosts
-from dflash_tui.peers.connection import Peer
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.cluster import LOCAL
 from dflash_tui.planning.plan import OWN_CACHE, ArmCache, Plan, separate_caches
@@ -61,23 +60,22 @@ class BootServer:
         self.hosts: tuple[HostFacts, ...] = ()
         """Facts about the other hosts."""
         self._run: Run | None = None
-        self._peers: Sequence[Peer] = ()
+        self._hosts: ServerHosts | None = None
 
     async def launch(
         self, resolved: ResolvedRecipe, plan: Plan, report: Callable[[Preparing], None], cache: ArmCache | None
     ) -> Run:
         """Check and prepare all hosts, launch the server, and return its run."""
         planned = PlannedLaunch(resolved, plan, cache=cache)
-        hosts = await cluster_launch.reach_hosts(plan.relaunch_request.peers)
+        hosts = self._hosts = await cluster_launch.reach_hosts(plan.relaunch_request)
         _require_same_link(plan, hosts)
-        self._peers = hosts.peers
         (await hosts.check(planned))[0].raise_failed(offer_force=False)
         self.hosts = _describe_hosts(planned, hosts)
         self._run = await hosts.launch(planned, report)
         return self._run
 
     async def stop(self) -> list[str]:
-        """Stop the server on all hosts, even if cancelled; return descriptions of remaining ranks."""
+        """Stop the server on all hosts, even if cancelled; return descriptions of what remains."""
         if self._run is None:
             return []
         stopping = asyncio.create_task(stop_on_all_hosts(self._run))
@@ -89,7 +87,7 @@ class BootServer:
 
     async def wait_for_far_memory(self) -> list[str]:
         """Wait for the other hosts' memory to be free again; return hosts where it is not."""
-        return await cluster_launch.wait_for_memory(self._peers, _NEAR)
+        return await self._hosts.wait_for_memory(_NEAR) if self._hosts else []
 
 
 def _require_same_link(plan: Plan, hosts: ServerHosts) -> None:
@@ -101,14 +99,13 @@ def _require_same_link(plan: Plan, hosts: ServerHosts) -> None:
 
 
 def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFacts, ...]:
-    cluster = planned.plan.cluster
-    ends = cluster.hosts[1:] if cluster else ()
+    ends = planned.plan.cluster.hosts[1:] if planned.plan.cluster else ()
     return tuple(
         HostFacts(
-            host=peer.host,
-            name=peer.greeting.host,
-            machine=peer.greeting.machine,
-            memory=peer.greeting.memory_total,
+            host=far.host,
+            name=far.greeting.host,
+            machine=far.greeting.machine,
+            memory=far.greeting.memory_total,
             address=end.address,
             interface=end.interface,
             devices=end.devices,
@@ -118,19 +115,19 @@ def _describe_hosts(planned: PlannedLaunch, hosts: ServerHosts) -> tuple[HostFac
             argv=redact_argv(answer.plan.argv),
             env=_redact_env(_name_caches(planned, answer.plan)),
         )
-        for peer, answer, end in zip(hosts.peers, hosts.answers, ends, strict=True)
+        for far, answer, end in zip(hosts.peers, hosts.answers, ends, strict=True)
     )
 
 
 def _name_caches(planned: PlannedLaunch, far: Plan) -> dict[str, str]:
-    """Return the variables of a rank, with the same name for the cache folders of every arm."""
+    """Return the variables of another host, with the same name for the cache folders of every arm."""
     return separate_caches(far, far.relaunch_request.settings, OWN_CACHE).env if planned.cache else far.env
 
 
 async def stop_on_all_hosts(run: Run) -> list[str]:
-    """Stop a server and its other ranks; return descriptions of remaining ranks."""
+    """Stop a server on all hosts; return descriptions of what remains."""
     await lifecycle.stop_server(run)
-    statuses = await keeper.wait_until_stopped(run, keeper.PATIENCE)
+    statuses = await keeper.wait_until_stopped(run)
     return [str(status) for status in statuses if status.state in server_process.THERE]
 
 
@@ -203,8 +200,8 @@ class ProcessorTimes(NamedTuple):
 def read_processor_times(run: Run) -> ProcessorTimes:
     """Return the CPU time used so far, in all and by the server and this process."""
     times, ours = psutil.cpu_times(), 0.0
-    ranks = [process for rank in list_local_ranks(run) for process in server_process.list_processes(rank)]
-    for process in (psutil.Process(), *server_process.list_processes(run), *ranks):
+    others = [process for other in list_local_ranks(run) for process in server_process.list_processes(other)]
+    for process in (psutil.Process(), *server_process.list_processes(run), *others):
         with contextlib.suppress(psutil.Error):
             spent = process.cpu_times()
             ours += spent.user + spent.system
@@ -223,7 +220,7 @@ def measure_conditions(run: Run | None, state: RunState, since: float) -> Condit
     """Return the conditions now, with any throttling and foreign GPU load seen after `since`; without a run no GPUs."""
     now = time.time()
     on_gpus = summarize_gpu_samples(state.gpus, since, now)
-    own = {run.id, *(rank.id for rank in list_local_ranks(run))} if run else set()
+    own = {run.id, *(other.id for other in list_local_ranks(run))} if run else set()
     others = [
         f"server {other.id}"
         for other in registry.list_runs()

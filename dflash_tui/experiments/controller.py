@@ -40,9 +40,8 @@ def find_disturbing_servers(design: Design) -> list[Run]:
     """Return the servers on the experiment's GPUs or CPU; raise UsageError if another experiment runs."""
     for other in store.list_experiments():
         if other.id != design.id and store.find_driver(store.experiment_folder(other.id)):
-            raise UsageError(
-                f"{other.id} is running and would disturb the measurement", hint=f"dflash-tui ab attach {other.id}"
-            )
+            what = f"{other.id} is running and would disturb the measurement"
+            raise UsageError(what, hint=f"dflash-tui ab attach {other.id}")
     plans = [arm.plan for arm in design.launched]
     measured = {server_identity.read_port(server.url) for server in design.servers if server.is_here}
     return [
@@ -198,7 +197,7 @@ async def begin_experiment(design: Design, resolved_recipes: Sequence[ResolvedRe
         return False
     front.show(CheckingArms(in_the_way))
     for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
-        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        hosts = await cluster_launch.reach_hosts(arm.request)
         report, _ = await hosts.check(PlannedLaunch(resolved, arm.plan))
         try:
             report.raise_failed(offer_force=False)
@@ -227,5 +226,5 @@ async def _prepare_arms(design: Design, resolved_recipes: Sequence[ResolvedRecip
             front.show(event)
 
     for arm, resolved in zip(design.launched, resolved_recipes, strict=True):
-        hosts = await cluster_launch.reach_hosts(arm.request.peers)
+        hosts = await cluster_launch.reach_hosts(arm.request)
         await hosts.prepare(PlannedLaunch(resolved, arm.plan), show_once)

@@ -131,6 +131,11 @@ class Design(BootOptions, frozen=True):
         return tuple(arm for arm in self.arms if arm.server is None)
 
     @property
+    def other_hosts(self) -> tuple[str, ...]:
+        """The hosts of its servers besides this one."""
+        return tuple(dict.fromkeys(host for arm in self.arms for host in arm.request.peers))
+
+    @property
     def servers(self) -> tuple[RunningServer, ...]:
         """The running servers that are arms."""
         return tuple(arm.server for arm in self.arms if arm.server)

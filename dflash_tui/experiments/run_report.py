@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -87,20 +87,15 @@ def build_run_report(recording: Recording) -> tuple[RunReport, RunState]:
         ready=state.time_to_ready,
         phases={span.phase.value: span.seconds for span in state.spans(state.up_at or now)},
         facts={name: tuple(values) for name, values in state.startup.facts.items()},
-        rates=state.window(max(1.0, now - began), now),
+        rates=state.readings.window(max(1.0, now - began), now),
         requests=tuple(requests),
         forced=recording.forced,
         restarted_from=recording.restarted_from,
-        conditions=_conditions(state, requests),
     )
+    if requests:
+        since, until = min(done.at - done.total for done in requests), max(done.at for done in requests)
+        report = replace(report, conditions=boot_server.summarize_gpu_samples(state.gpus, since, until))
     return report, state
-
-
-def _conditions(state: RunState, requests: Sequence[RequestDone]) -> Conditions | None:
-    if not requests:
-        return None
-    since = min(done.at - done.total for done in requests)
-    return boot_server.summarize_gpu_samples(state.gpus, since, max(done.at for done in requests))
 
 
 def redact_plan(plan: Plan) -> Plan:
@@ -160,9 +155,8 @@ def judge_sides(ours: Side, theirs: Side) -> ExperimentReport:
     )  # fmt: skip
     report = verdict.build_report(design, renumbered)
     confounds = tuple(_find_differences(ours, theirs, varied))
-    return replace(
-        report, comparisons=tuple(_add_confounds(comparison, confounds) for comparison in report.comparisons)
-    )
+    comparisons = tuple(_add_confounds(comparison, confounds) for comparison in report.comparisons)
+    return replace(report, comparisons=comparisons)
 
 
 def _name_sides(ours: Side, theirs: Side, varied: list[str]) -> tuple[tuple[str, str], str]:

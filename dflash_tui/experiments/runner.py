@@ -116,11 +116,10 @@ async def stop_leftover_servers(design: Design) -> None:
     """Stop the servers left by a killed driver, including those it had not recorded yet."""
     for run in await asyncio.to_thread(find_leftover_servers, design):
         boot.write_driver_log(f"stopping {run.id}, which an earlier driver left running")
-        for rank in await boot_server.stop_on_all_hosts(run):
-            boot.write_driver_log(f"left: {rank}")
-    peers = [host for arm in design.arms for host in arm.request.peers]
-    if peers and not store.read_progress(store.experiment_folder(design.id)).finished:
-        await cluster_launch.stop_marked(peers, design.id)
+        for left in await boot_server.stop_on_all_hosts(run):
+            boot.write_driver_log(f"left: {left}")
+    if design.other_hosts and not store.read_progress(store.experiment_folder(design.id)).finished:
+        await cluster_launch.stop_marked(design.other_hosts, design.id)
     unrecorded = await asyncio.to_thread(_find_unrecorded_servers, design)
     for process in unrecorded:
         boot.write_driver_log(f"killing pid {process.pid}, which an earlier driver left running")
@@ -132,8 +131,7 @@ async def stop_leftover_servers(design: Design) -> None:
 
 async def remove_far_caches(design: Design) -> list[str]:
     """Remove the arms' compile caches on other hosts; return hosts where this failed, with reasons."""
-    peers = [host for arm in design.arms for host in arm.request.peers]
-    return await cluster_launch.remove_caches(peers, design.id) if design.own_cache else []
+    return await cluster_launch.remove_caches(design.other_hosts, design.id) if design.own_cache else []
 
 
 def _find_unrecorded_servers(design: Design) -> list[psutil.Process]:

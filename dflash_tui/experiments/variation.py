@@ -189,12 +189,13 @@ def _build_changes(key: str, value: str) -> LaunchChanges:
     if key == "spec" and _switch(key, value):
         return LaunchChanges(removed=("num_speculative_tokens",), removed_settings=("n",))
     if key == "spec" or key.replace("-", "_") in {"n", "num_speculative_tokens"}:
-        tokens = 0 if key == "spec" else _read_tokens(value)
+        if key != "spec" and not (value.isascii() and value.isdigit() and len(value) <= 2 and int(value) <= 64):
+            raise VariationError(f"n: expected whole numbers from 0 to 64, not '{value}'")
+        tokens = 0 if key == "spec" else int(value)
         return LaunchChanges(num_speculative_tokens=tokens, removed_settings=("n",))
-    if part in {"patch", "patches"} and name:
-        return LaunchChanges(settings={f"patches.{name}": "true" if _switch(key, value) else "false"})
-    if part == "start" and name:
-        return LaunchChanges(settings={key: "true" if _switch(key, value) else "false"})
+    if part in {"patch", "patches", "start"} and name:
+        setting = key if part == "start" else f"patches.{name}"
+        return LaunchChanges(settings={setting: "true" if _switch(key, value) else "false"})
     return LaunchChanges(settings={key: make_absolute(key, value)})
 
 
@@ -207,12 +208,6 @@ def _change_field(name: str, value: str) -> LaunchChanges:
     if name == "variant" and value == "none":
         return LaunchChanges(removed=("variant",))
     return msgspec.convert({name: value}, LaunchChanges)
-
-
-def _read_tokens(value: str) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) <= 2 and int(value) <= 64):
-        raise VariationError(f"n: expected whole numbers from 0 to 64, not '{value}'")
-    return int(value)
 
 
 def _switch(key: str, value: str) -> bool:

@@ -104,13 +104,10 @@ def plan_launch(
     rank: int = 0,
     folders: Mapping[str, str] = {},
 ) -> PlannedLaunch:
-    """Return the plan of a request on the GPUs of `probe`.
+    """Return the plan of a request on the GPUs of `probe`; raise UsageError if a name, setting or number is wrong.
 
     `models` on this machine improve the memory estimate. `port` is used if the request names none. Of several hosts,
     `rank` is the one to plan for, and `folders` has the copies of models on it, by their name.
-
-    Raises:
-        UsageError: a name or setting is wrong, or the recipe needs another number of hosts.
     """
     recipe = recipe or recipe_loader.find_recipe(request.recipe)
     engine = inventory.find_engine_by_name(request.engine) if request.engine else None
@@ -141,14 +138,16 @@ def plan_launch(
         changed = resolve_with(fast.settings | settings, resolved.hardware)
         return replace(changed, mode=fast.mode, set_up=SetUp.FAST, changed=resolved.changed)
 
-    place, ranks = find_place_on_machine(request.peers, rank)
-    resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve, ranks)
-    cards = _take_share(cards, place, ranks, count_gpus_per_host(resolved))
+    place, shares = find_place_on_machine(request.peers, rank)
+    resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve, shares)
+    cards = _take_share(cards, place, shares, count_gpus_per_host(resolved))
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     if engine is None:  # the engine's own parser is asked later, and may know more
         words = {name: build_flag(name, settings[name]) for name in list_flag_settings(settings)}
         serve_flags.check_settings(resolved.engine.vllm, words)
     resolved = _find_files_in_target(resolved)
+    failed = environments.read_failed_measures(Path(engine.folder) if engine else engine_folder_for(resolved.engine))
+    conditions = StartConditions(system.is_wsl(), list_exported(os.environ), failed)
     plan = build_plan(
         resolved,
         mode=request.mode,
@@ -157,7 +156,7 @@ def plan_launch(
         gpus=[(card.index, card.uuid) for card in cards],
         engine=_judge_engine(resolved, engine) if engine else None,
         request=request,
-        conditions=_read_start_conditions(Path(engine.folder) if engine else engine_folder_for(resolved.engine)),
+        conditions=conditions,
         rank=rank,
         folders=folders,
     )
@@ -203,14 +202,6 @@ def _count_hosts(resolved: ResolvedRecipe, peers: Sequence[str]) -> ResolvedReci
         what = f"it is for {resolved.hosts} hosts, but {hosts} are given, this one included"
         raise UsageError(what, hint=f"--set hosts={hosts} --set tensor-parallel-size={hosts}")
     return replace(resolved, hosts=hosts)
-
-
-def _read_start_conditions(engine_folder: Path) -> StartConditions:
-    return StartConditions(
-        on_wsl=system.is_wsl(),
-        exported=list_exported(os.environ),
-        failed=environments.read_failed_measures(engine_folder),
-    )
 
 
 def plan_launch_here(
@@ -313,19 +304,19 @@ def _judge_engine(resolved: ResolvedRecipe, engine: Engine) -> ChosenEngine:
         return ChosenEngine(folder, engine.patchable)
 
 
-def _take_share(cards: tuple[Gpu, ...], place: int, ranks: int, count: int) -> tuple[Gpu, ...]:
-    if ranks == 1:
+def _take_share(cards: tuple[Gpu, ...], place: int, shares: int, count: int) -> tuple[Gpu, ...]:
+    if shares == 1:
         return cards
-    if 0 < len(cards) < count * ranks:
-        what = f"{ranks} ranks on this machine need {count * ranks} GPUs, but {len(cards)} can be used"
+    if 0 < len(cards) < count * shares:
+        what = f"{shares} ranks on this machine need {count * shares} GPUs, but {len(cards)} can be used"
         raise UsageError(what, hint="name another machine with --peer")
     return cards[place * count : (place + 1) * count]
 
 
 def _choose_gpus(
-    wanted: str | None, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
+    wanted: str | None, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, shares: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
-    """Return the recipe for the chosen class, and the GPUs for the server's ranks on this machine.
+    """Return the recipe for the chosen class, and the GPUs for the server's shares of this machine.
 
     There may be fewer GPUs than needed: the checks before a launch report that.
     """
@@ -340,34 +331,33 @@ def _choose_gpus(
             raise UsageError(f"{recipe.name} is for GPUs: its engine is built for CUDA", hint=hint)
         return resolved, ()
     if wanted in set(Hardware):
-        return _choose_of_class(Hardware(wanted), probe, resolve, ranks)
+        return _choose_of_class(Hardware(wanted), probe, resolve, shares)
     if wanted is not None:
-        return _choose_named(wanted, recipe, probe, resolve, ranks)
+        return _choose_named(wanted, recipe, probe, resolve, shares)
     classes = dict.fromkeys(card.hardware for card in probe.gpus if not card.trouble)
-    choices = [_choose_of_class(hardware, probe, resolve, ranks) for hardware in classes]
-    best = max(choices, key=lambda choice: _prefer(recipe, choice[0], choice[1], ranks), default=None)
-    return best or (resolve(None), ())
+    choices = [_choose_of_class(hardware, probe, resolve, shares) for hardware in classes]
 
+    def rate(choice: tuple[ResolvedRecipe, tuple[Gpu, ...]]) -> tuple[bool, bool, int]:
+        enough = len(choice[1]) >= count_gpus_per_host(choice[0]) * shares
+        return enough, choice[0].hardware in recipe.hardware, min(map(gpus.free_memory, choice[1]))
 
-def _prefer(recipe: Recipe, resolved: ResolvedRecipe, cards: tuple[Gpu, ...], ranks: int) -> tuple[bool, bool, int]:
-    enough = len(cards) >= count_gpus_per_host(resolved) * ranks
-    return enough, resolved.hardware in recipe.hardware, min(map(gpus.free_memory, cards))
+    return max(choices, key=rate, default=None) or (resolve(None), ())
 
 
 def _choose_of_class(
-    hardware: Hardware, probe: GpuProbe, resolve: _Resolve, ranks: int
+    hardware: Hardware, probe: GpuProbe, resolve: _Resolve, shares: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
     """Return the GPUs of a class with the most free memory; none if this machine lacks the class."""
     resolved = resolve(hardware)
     if all(card.hardware is not hardware for card in probe.gpus):
         return resolved, ()
     usable = sum(card.hardware is hardware and not card.trouble for card in probe.gpus)
-    count = max(1, min(count_gpus_per_host(resolved) * ranks, usable))
+    count = max(1, min(count_gpus_per_host(resolved) * shares, usable))
     return resolved, gpus.choose_gpus(probe.gpus, hardware, count)
 
 
 def _choose_named(
-    wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, ranks: int
+    wanted: str, recipe: Recipe, probe: GpuProbe, resolve: _Resolve, shares: int
 ) -> tuple[ResolvedRecipe, tuple[Gpu, ...]]:
     """Return the named GPUs; a single one, or those of one rank, are supplemented if the server needs more."""
     if not probe.gpus:
@@ -382,7 +372,7 @@ def _choose_named(
         raise UsageError(f"GPUs {wanted} are of several classes: {classes}", hint="a server takes GPUs of one class")
     resolved = resolve(hardware)
     others = [card for card in probe.gpus if card.hardware is hardware and not card.trouble and card not in named]
-    count = min(count_gpus_per_host(resolved) * ranks, len(named) + len(others))
+    count = min(count_gpus_per_host(resolved) * shares, len(named) + len(others))
     if len(named) in {1, count_gpus_per_host(resolved)} and count > len(named):
         return resolved, named + gpus.choose_gpus(others, hardware, count - len(named))
     return resolved, named if len(named) == count else gpus.choose_gpus(probe.gpus, wanted, count)

@@ -85,12 +85,8 @@ async def prepare_without_launch(planned: PlannedLaunch, report: Report) -> Engi
 async def prepare_engine_and_models(planned: PlannedLaunch, report: Report) -> Engine:
     """Install the engine and get the models if they are missing; return the engine.
 
-    It is the unpatched engine, or the patched one if only that exists.
-
-    Raises:
-        EngineError: the environment could not be built.
-        UsageError: the recipe is not trusted, a host is not named, or the engine's vLLM does not know a flag.
-        DflashError: the models could not be built or downloaded.
+    It is the unpatched engine, or the patched one if only that exists. Raise UsageError if the recipe is not trusted, a
+    host is not named, or the engine's vLLM does not know a flag.
     """
     resolved, plan = planned.resolved, planned.plan
     recipe_trust.require_trust(recipe_trust.list_launched(resolved.recipe, [plan]))
@@ -152,10 +148,8 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
         text = f"{', '.join(found.patches) or 'none needed'}, in {folder}"
         report(Preparing(time.time(), Step.PATCHES, text, 1.0, done=True))
         return found
-    names = ", ".join(plan.patches)
-    report(
-        Preparing(time.time(), Step.PATCHES, f"making an engine with {names}, by links to the files of {engine.folder}")
-    )
+    text = f"making an engine with {', '.join(plan.patches)}, by links to the files of {engine.folder}"
+    report(Preparing(time.time(), Step.PATCHES, text))
     made = await engine_python.run_in_cancellable_thread(
         lambda: patched_engine.make_patched_engine(engine, folder, patches, plan.hardware)
     )
@@ -169,11 +163,7 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
 
 
 def _list_patches(plan: Plan, engine: Engine) -> tuple[str, ...]:
-    """Return all patches in the engine, also those that dflash-tui did not apply.
-
-    Raises:
-        PatchError: a disabled patch is in the engine, or a needed one is not.
-    """
+    """Return all patches in the engine; raise PatchError if a disabled one is in it, or a needed one is not."""
     present = status.list_present_patches(engine)
     if disabled := [name for name in plan.disabled_patches if name in present]:
         what = f"{', '.join(disabled)} is disabled, but part of the engine {engine.folder}"

@@ -70,9 +70,8 @@ def add_own_recipe(name: str, text: str, schema: str = "") -> Path:
     if schema:
         schema_file = path.parent / "recipe.schema.json"
         private_files.replace_private_file(schema_file, schema.encode())
-        text = re.sub(
-            r"\A(# yaml-language-server:[^\n]*\n)?", f"# yaml-language-server: $schema={schema_file.name}\n", text
-        )
+        first = f"# yaml-language-server: $schema={schema_file.name}\n"
+        text = re.sub(r"\A(# yaml-language-server:[^\n]*\n)?", first, text)
     private_files.replace_private_file(path, text.encode())
     return path
 
@@ -124,12 +123,7 @@ def _name_engine(request: LaunchRequest, resolved: ResolvedRecipe) -> EngineSpec
 
 
 def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite: bool = False) -> Path:
-    """Write a recipe made here, with comments above it, and trust it; a taken name gets a number.
-
-    Raises:
-        DflashError: the name is not valid, or the recipe does not load.
-        OSError: it cannot be written.
-    """
+    """Write a recipe made here, with comments above it, and trust it; a taken name gets a number."""
     path = own_recipe_file(check_name(name))
     private_files.ensure_private_folder(path.parent)
     if not overwrite:
@@ -147,12 +141,7 @@ def keep_recipe(recipe: Recipe, name: str, comments: Sequence[str], *, overwrite
 
 
 def keep_setting(planned: PlannedLaunch) -> Path:
-    """Write a launch's settings as a recipe of the user's; return its path.
-
-    Raises:
-        DflashError: the launch's recipe is not trusted, or the new one does not load.
-        OSError: it cannot be written.
-    """
+    """Write a trusted launch's settings as a recipe of the user's; return its path."""
     resolved, plan = planned.resolved, planned.plan
     recipe_trust.require_trust(recipe_trust.list_launched(resolved.recipe, [plan]))
     command = plan.relaunch_request.to_command()
@@ -216,12 +205,7 @@ _TRANSPORT: httpx.BaseTransport | None = None  # None is httpx's own; tests repl
 
 
 def read_named_file(place: str, limit: int) -> tuple[str, bytes]:
-    """Return the stem of a path or address, and the file's content.
-
-    Raises:
-        UsageError: it is neither, holds a secret, is larger than the limit, or cannot be read.
-        DflashError: the address does not answer, or not with a file.
-    """
+    """Return the stem of a path or https address, and the file's content; raise DflashError if it cannot be read."""
     if "://" not in place:
         path = paths.expand_home(place)
         try:

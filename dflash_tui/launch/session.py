@@ -26,7 +26,7 @@ from dflash_tui.launch.preflight.machine import HOW_TO_SHARE
 from dflash_tui.launch.preflight.runner import PreflightReport
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.recipe import Recipe, RestartPolicy
-from dflash_tui.planning.request import LaunchChanges
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.planning.startup_optimizations import FORK
 from dflash_tui.run_state.startup import detect_silence
 from dflash_tui.run_state.state import RunState
@@ -45,11 +45,7 @@ async def reserve_launch(planned: PlannedLaunch, report: Callable[[str], None]) 
 
     By the end of the block the server must be recorded. A port or GPU that the request does not name is replaced by a
     free one; `report` is called with a line if the port changes. A forced launch shares GPUs with a starting server.
-
-    Raises:
-        UsageError: the requested port is not free; the message names its owner.
-        PreflightFailed: another server is starting on the GPUs; the message names it.
-        DflashError: nothing can be reserved, as on a full disk.
+    Raise UsageError if the requested port is taken, PreflightFailed if another server is starting on the GPUs.
     """
     admission = asyncio.ensure_future(asyncio.to_thread(_admit, planned, report))
     try:
@@ -67,9 +63,7 @@ async def reserve_launch(planned: PlannedLaunch, report: Callable[[str], None]) 
 def reserve_experiment(owner: str, plans: Sequence[Plan]) -> Iterator[None]:
     """Reserve the port and the GPUs of all arms of an A/B while the block runs, between its boots as well.
 
-    Raises:
-        UsageError: another process has the port; the message names it.
-        PreflightFailed: another server is starting on the GPUs; the message names it.
+    The errors are those of `reserve_launch`.
     """
     with reservation.lock_reservations():
         for plan in plans:
@@ -224,11 +218,7 @@ class LaunchFront(Protocol):
         """Show an event."""
 
     async def watch(self, run: Run, state: RunState) -> None:
-        """Apply the events of `run` to `state` until the server ends or watching ends.
-
-        Raises:
-            ServerFailed: the server failed.
-        """
+        """Apply the events of `run` to `state` until watching ends; raise ServerFailed if the server failed."""
 
 
 class Hosts(Protocol):
@@ -244,17 +234,13 @@ class Hosts(Protocol):
         """Prepare and launch the server; `report` is called with each event of the preparation."""
 
 
-ReachHosts = Callable[[Sequence[str]], Awaitable[Hosts]]
+ReachHosts = Callable[[LaunchRequest], Awaitable[Hosts]]
 
 
 async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHosts, policy: RestartPolicy) -> None:
     """Launch a server, watch it until it ends or `front` stops watching, and launch it again as `policy` says.
 
-    Returns without a launch if a question is answered with no.
-
-    Raises:
-        DflashError: the server cannot be launched.
-        ServerFailed: it failed and is not launched again.
+    Return without a launch if a question is answered with no; raise ServerFailed if it is not launched again.
     """
     if not await front.confirm(TrustQuestion(planned.resolved.recipe, [planned.plan])):
         return
@@ -280,24 +266,20 @@ async def run_server(planned: PlannedLaunch, front: LaunchFront, reach: ReachHos
 
 
 async def check_and_launch(planned: PlannedLaunch, front: LaunchFront, reach: ReachHosts) -> Run:
-    """Reserve port and GPUs, check, prepare and launch on all hosts; return the run.
-
-    Raises:
-        DflashError: the launch failed and was cleaned up.
-    """
+    """Reserve port and GPUs, check, prepare and launch on all hosts; return the run."""
     loop = asyncio.get_running_loop()
-    peers = planned.plan.relaunch_request.peers
+    request = planned.plan.relaunch_request
 
     def note(text: str) -> None:
         loop.call_soon_threadsafe(front.show, LaunchNote(text))
 
     front.show(LaunchBegun(planned))
-    hosts = await reach(peers)
+    hosts = await reach(request)
     async with reserve_launch(await hosts.place(planned), note) as reserved:
-        if not peers:
+        if not request.peers:
             front.show(LaunchPlanned(reserved))
         report, surveyed = await hosts.check(reserved)
-        if peers:  # each host reports its own command
+        if request.peers:  # each host reports its own command
             front.show(LaunchPlanned(surveyed))
         front.show(ChecksMade(report))
         if not reserved.forced or not report.forcible:
@@ -329,11 +311,7 @@ class _Restarts:
         self._failures: list[str] = []
 
     async def wait(self, run: Run, state: RunState, failed: ServerFailed) -> None:
-        """Stop the leftovers of the failed `run`, and wait until it may be launched again.
-
-        Raises:
-            ServerFailed: it must not be launched again; the evidence lists earlier failures.
-        """
+        """Stop the leftovers of the failed `run`, and wait until it may be launched again; else raise ServerFailed."""
         failure = postmortem.build_postmortem(run, state) if self._policy.times and state.exit else None
         if failure is None:
             raise failed
@@ -355,10 +333,8 @@ class _Restarts:
     def _give_up(self, run: Run, failed: ServerFailed, why: str) -> ServerFailed:
         self._front.show(RestartRefused(run, why))
         before = self._failures[:-1]
-        evidence = [failed.evidence, *(["failed before:", *before] if before else [])]
-        return ServerFailed(
-            f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), hint=failed.hint
-        )
+        evidence = "\n  ".join(filter(None, [failed.evidence, *(["failed before:", *before] if before else [])]))
+        return ServerFailed(f"{failed.what}; not launched again: {why}", evidence=evidence, hint=failed.hint)
 
 
 MAX_DELAY = 300.0
@@ -412,9 +388,6 @@ async def end_failed_start(run: Run, state: RunState) -> str:
     """Watch a start until the server is up; if forking failed, stop the server and return why, else return empty text.
 
     The caller keeps `state` up to date.
-
-    Raises:
-        DflashError: a process of the server survived SIGKILL.
     """
     while FORK in run.plan.start and state.up_at is None:
         if why := explain_failed_fork(run, state, time.time()):

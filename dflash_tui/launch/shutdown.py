@@ -31,9 +31,6 @@ async def stop_and_release_memory(run: Run, report: Callable[[str], None]) -> tu
 
     The sentence is empty if all was released. `report` is called with a line while memory is being released. There is
     no wait if the driver does not answer, or does not know the server's memory.
-
-    Raises:
-        DflashError: a process of the server survived SIGKILL.
     """
     before = None if run.plan.on_cpu else await asyncio.to_thread(_measure_held_memory, run)
     seconds = await lifecycle.stop_server(run)

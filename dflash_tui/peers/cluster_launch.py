@@ -55,7 +55,7 @@ async def plan_request(request: LaunchRequest, *, with_commands: bool = False) -
     if not request.peers:
         return await asyncio.to_thread(planner.plan_launch_here, request)
     await asyncio.to_thread(planner.plan_launch_here, request)  # find local mistakes before connecting to peers
-    hosts = await reach_hosts(request.peers)
+    hosts = await reach_hosts(request)
     planned = await hosts.plan(request)
     return (await hosts.survey(planned))[1] if with_commands else planned
 
@@ -282,36 +282,37 @@ class ServerHosts:
             raise
         return run
 
+    async def wait_for_memory(self, tolerance: float) -> list[str]:
+        """Wait until the peers have as much memory as when greeted, less a share of all; return those without."""
+        least = {
+            peer.host: int(peer.greeting.memory_available - tolerance * peer.greeting.memory_total)
+            for peer in self.peers
+            if peer.host != LOCAL
+        }
+        asks = (ask(host, "hello", Greeting, _MEMORY_SECONDS, least=amount) for host, amount in least.items())
+        answers = await asyncio.gather(*asks, return_exceptions=True)
+        return [
+            host
+            for (host, amount), answer in zip(least.items(), answers, strict=True)
+            if isinstance(answer, BaseException) or answer.memory_available < amount
+        ]
 
-async def reach_hosts(names: Sequence[str]) -> ServerHosts:
-    """Return the machines of a server with these other hosts; without names, this machine alone."""
-    return ServerHosts(await asyncio.gather(*map(greet_host, names)))
 
-
-async def wait_for_memory(peers: Sequence[Peer], tolerance: float) -> list[str]:
-    """Wait until the hosts have as much memory as when greeted, less a share of all; return those that never have."""
-    least = {peer.host: int(peer.greeting.memory_available - tolerance * peer.greeting.memory_total) for peer in peers}
-    least.pop(LOCAL, None)
-    asks = (ask(host, "hello", Greeting, _MEMORY_SECONDS, least=amount) for host, amount in least.items())
-    answers = await asyncio.gather(*asks, return_exceptions=True)
-    return [
-        host
-        for (host, amount), answer in zip(least.items(), answers, strict=True)
-        if isinstance(answer, BaseException) or answer.memory_available < amount
-    ]
+async def reach_hosts(request: LaunchRequest) -> ServerHosts:
+    """Return the machines of a server after greeting the other ones."""
+    return ServerHosts(await asyncio.gather(*map(greet_host, request.peers)))
 
 
 async def stop_marked(hosts: Sequence[str], mark: str) -> None:
     """Stop an experiment's leftover ranks on other hosts."""
-    await asyncio.gather(*(ask(host, "stop_marked", type(None), mark=mark) for host in dict.fromkeys(hosts)))
+    await asyncio.gather(*(ask(host, "stop_marked", type(None), mark=mark) for host in hosts))
 
 
 async def remove_caches(hosts: Sequence[str], mark: str) -> list[str]:
     """Remove an experiment's compile caches on other hosts; return a text per host where that failed."""
-    names = [*dict.fromkeys(hosts)]
-    asks = (ask(host, "remove_caches", type(None), mark=mark) for host in names)
+    asks = (ask(host, "remove_caches", type(None), mark=mark) for host in hosts)
     errors = await asyncio.gather(*asks, return_exceptions=True)
-    return [f"{host}: {getattr(error, 'what', error)}" for host, error in zip(names, errors, strict=True) if error]
+    return [f"{host}: {getattr(error, 'what', error)}" for host, error in zip(hosts, errors, strict=True) if error]
 
 
 async def _prepare_all(planned: PlannedLaunch, peers: Sequence[Peer], report: Callable[[Preparing], None]) -> None:

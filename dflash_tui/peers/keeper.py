@@ -39,7 +39,7 @@ _RETRY = 1.0
 _STOP_SECONDS = 40.0
 _START_SECONDS = 30.0
 # How long a stop command waits for the other hosts; the keeper tries for longer.
-PATIENCE = 45.0
+_PATIENCE = 45.0
 # Wait for last log lines, which explain an end.
 _LAST_WORDS = 1.0
 # Unchanged states are recorded this often, so that a dead keeper is noticed.
@@ -206,7 +206,7 @@ async def stop_far_ranks(run: Run) -> None:
     await asyncio.gather(*map(taking_over.stop_rank, run.far_ranks))
 
 
-async def wait_until_stopped(run: Run, seconds: float) -> list[RankStatus]:
+async def wait_until_stopped(run: Run, seconds: float = _PATIENCE) -> list[RankStatus]:
     """Return the state of the other ranks once the keeper has stopped them, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and is_kept(run) and list_left(run):

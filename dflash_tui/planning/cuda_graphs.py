@@ -60,16 +60,23 @@ _FLASHINFER_EVERYWHERE = Version("0.33.0")
 def apply_graphs_mode(resolved: ResolvedRecipe, tokens: int) -> ResolvedRecipe:
     """Return a recipe with the flags, variables and warnings of graphs mode; `tokens` are drafted per step.
 
-    Raises:
-        UsageError: the server would run eagerly, or a setting contradicts graphs mode.
+    Raise UsageError if the server would run eagerly, or a setting contradicts graphs mode.
     """
     if resolved.recipe.for_cpu:
         raise UsageError("graphs mode needs a GPU: a CPU has no CUDA graphs", hint="--mode eager")
     vllm = Version(resolved.engine.vllm)
     flags = normalize_flag_names(resolved.flags)
-    _check_attention(resolved, flags)
+    if setting := find_flashinfer(resolved, flags):
+        raise UsageError(
+            f"graphs mode: FlashInfer of vLLM {resolved.engine.vllm} captures no verification on "
+            f"{resolved.hardware.value}, and the server would run eagerly",
+            hint=f"--set {setting}=triton_attn, or --vllm {find_flashinfer_release(resolved)}",
+        )
     config, flags = _split_compilation_config(flags, resolved.changed)
-    sequences, warnings = _choose_sequences(flags)
+    named = read_whole_number(flags, "max-num-seqs")
+    sequences = named or DEFAULT_SEQUENCES
+    limit = f"graphs mode serves {sequences} requests at once, others wait; --set max-num-seqs=N changes it"
+    warnings = [] if named else [limit]
     sizes = config.get("cudagraph_capture_sizes") or _list_capture_sizes(flags, tokens + 1, sequences)
     config = {key: value for key, value in config.items() if key != "max_cudagraph_capture_size"}
     flags |= {"max-num-seqs": sequences, _CONFIG: config | _OWN_KEYS | {"cudagraph_capture_sizes": sizes}}
@@ -129,15 +136,6 @@ def is_measured(resolved: ResolvedRecipe) -> bool:
     )
 
 
-def _check_attention(resolved: ResolvedRecipe, flags: dict[str, FlagValue]) -> None:
-    if setting := find_flashinfer(resolved, flags):
-        raise UsageError(
-            f"graphs mode: FlashInfer of vLLM {resolved.engine.vllm} captures no verification on "
-            f"{resolved.hardware.value}, and the server would run eagerly",
-            hint=f"--set {setting}=triton_attn, or --vllm {find_flashinfer_release(resolved)}",
-        )
-
-
 def find_flashinfer_release(resolved: ResolvedRecipe) -> Version:
     """Return the first release whose FlashInfer verifies drafts within a whole graph on this class of GPU."""
     return _FLASHINFER_SINCE.get(resolved.hardware, _FLASHINFER_EVERYWHERE)
@@ -175,13 +173,6 @@ def _split_compilation_config(
                 hint="--mode compile takes any compilation config",
             )
     return config, others
-
-
-def _choose_sequences(flags: dict[str, FlagValue]) -> tuple[int, list[str]]:
-    if named := read_whole_number(flags, "max-num-seqs"):
-        return named, []
-    warning = f"graphs mode serves {DEFAULT_SEQUENCES} requests at once, others wait; --set max-num-seqs=N changes it"
-    return DEFAULT_SEQUENCES, [warning]
 
 
 def _list_capture_sizes(flags: dict[str, FlagValue], verified: int, sequences: int) -> list[int]:

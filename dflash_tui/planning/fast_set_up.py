@@ -37,11 +37,7 @@ class FastSetUp(NamedTuple):
 
 
 def build_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None) -> FastSetUp:
-    """Return the fast set-up for `tokens` drafts per step and `streams` concurrent requests.
-
-    Raises:
-        UsageError: the recipe has none; the message says why.
-    """
+    """Return the fast set-up for `tokens` drafts per step and `streams` requests; raise UsageError if there is none."""
     named = read_whole_number(normalize_flag_names(resolved.flags), "max-num-seqs")
     streams = streams or named or cuda_graphs.DEFAULT_SEQUENCES
     if reason := _explain_none(resolved, tokens, streams):

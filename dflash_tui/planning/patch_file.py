@@ -157,12 +157,7 @@ def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
 
 
 def load_patch(name: str) -> Patch:
-    """Return the patch called `name`; the user's wins over a shipped one.
-
-    Raises:
-        UsageError: there is no such patch; the hint names the nearest one.
-        RecipeError: its file is invalid.
-    """
+    """Return the patch called `name`, the user's before a shipped one; raise UsageError if there is none."""
     if file := paths.find_patch_file(name):
         return load_patch_file(file)
     files = paths.list_patch_files()

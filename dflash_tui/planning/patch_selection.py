@@ -121,11 +121,8 @@ def _list_left_out(resolved: ResolvedRecipe, build: VllmBuild) -> Iterator[str]:
         other = explain_other_method(patch, resolved.method)
         if named and not other and not patch_file.explain_not_needed(patch, build, resolved.hardware):
             why = " ".join(patch.why.split()).partition(". ")[0].rstrip(".")
-            yield _format_defect(resolved, f"without {patch.name}: {why}", patch.link, _list_remedies(patch))
-
-
-def _list_remedies(patch: Patch) -> list[str]:
-    return [f"--vllm {patch.upstream.since} or newer"] if patch.upstream and patch.upstream.since else []
+            remedies = [f"--vllm {patch.upstream.since} or newer"] if patch.upstream and patch.upstream.since else []
+            yield _format_defect(resolved, f"without {patch.name}: {why}", patch.link, remedies)
 
 
 def is_in(defect: ReleaseDefect, release: Version) -> bool:

@@ -160,11 +160,11 @@ class Plan(msgspec.Struct, frozen=True):
     def split(self) -> str:
         """The ranks and hosts that the server is split over, as text; empty for one rank."""
         sizes = (self.find_flag(f"{of}-parallel-size") for of in ("tensor", "pipeline", "data"))
-        ranks = math.prod(parse_whole_number(size or "") or 1 for size in sizes)
+        parts = math.prod(parse_whole_number(size or "") or 1 for size in sizes)
         hosts = len(self.cluster.hosts) if self.cluster else 1
-        if max(ranks, hosts) == 1:
+        if max(parts, hosts) == 1:
             return ""
-        return f"{ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
+        return f"{parts} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
 
     def find_flag(self, name: str) -> str | None:
         """Return the word after the last `--name` in the command; None without one."""
@@ -225,13 +225,13 @@ def format_command(plan: Plan, *, brief: bool = False) -> str:
     """
     if not plan.ranks:
         return _format_rank(plan.argv, plan.env)
-    ranks = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
+    commands = [RankCommand("this machine", plan.argv, plan.env), *plan.ranks]
     lines: list[str] = []
-    first = _format_rank(ranks[1].argv, ranks[1].env).splitlines()
-    for number, rank in enumerate(ranks):
-        command = _format_rank(rank.argv, rank.env)
+    first = _format_rank(commands[1].argv, commands[1].env).splitlines()
+    for number, its in enumerate(commands):
+        command = _format_rank(its.argv, its.env)
         own = [line.removesuffix("\\").strip() for line in command.splitlines() if line not in first]
-        title = f"# rank {number}, on {rank.host}"
+        title = f"# rank {number}, on {its.host}"
         lines += [f"{title}: as rank 1, with {' '.join(own)}"] if brief and number > 1 else [title, command]
     return "\n".join(lines)
 
@@ -259,11 +259,7 @@ _UNTYPED: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callable[[Any], Any]) -> T:
-    """Return a record in the current form; it may come from others or from an earlier release.
-
-    Raises:
-        msgspec.MsgspecError: it is not JSON, or not what the decoder expects.
-    """
+    """Return a record of others or an earlier release in the current form; raise MsgspecError if it is invalid."""
     if not _EARLIER.search(data):
         return decode_json(data, decoder)
     return msgspec.convert(upgrade(decode_json(data, _UNTYPED)), decoder.type, str_keys=True)
@@ -275,9 +271,8 @@ def upgrade_plan(fields: Any) -> Any:
         return fields
     plan = {_RENAMED.get(name, name): value for name, value in fields.items() if name != "asked"}
     if options := fields.get("asked"):
-        plan["request"] = upgrade_options(
-            {"": fields.get("recipe"), **options} if isinstance(options, dict) else options
-        )
+        named = {"": fields.get("recipe"), **options} if isinstance(options, dict) else options
+        plan["request"] = upgrade_options(named)
     if isinstance(label := plan.get("synthetic"), str):
         plan["synthetic"] = upgrade_label(label)
     return plan

@@ -84,10 +84,8 @@ def build_plan(
 
     `gpus` are index and UUID of each GPU that the server sees, all GPUs when empty. Without the request's `cluster`,
     placeholders stand for the addresses of several hosts. The plan's own command is for host `rank`; `folders` maps
-    models by their name to their copies there.
-
-    Raises:
-        UsageError: the user set an unknown patch or startup optimization, or it or graphs mode is not possible.
+    models by their name to their copies there. Raise UsageError if a patch, startup optimization or graphs mode is not
+    possible.
     """
     recipe, mode = resolved.recipe, mode or resolved.mode
     resolved = _replace_models(resolved, folders)
@@ -100,13 +98,15 @@ def build_plan(
     methods.check_release(method, resolved.engine.vllm)
     resolved = cuda_graphs.apply_mode(resolved, mode, tokens)
     base_folder = engine.folder if engine else engine_folder_for(resolved.engine)
-    engine_folder = _choose_patched_folder(base_folder, engine, patches)
+    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
+    is_made = bool(added) and (engine is None or engine.patchable)
+    engine_folder = patched_folder_for(base_folder, added, engine.state if engine else "") if is_made else base_folder
     resolved, used, left_out = choose_startup_optimizations(resolved, mode, base_folder, conditions, patches.names)
     models = _place_models(resolved)
     named = request.cluster if request else None
     cluster = None if resolved.hosts == 1 else named or build_unnamed_cluster(resolved.hosts)
     port = port or recipe.port
-    ranks = _build_commands(resolved, cluster, engine_folder, models, patches, mode=mode, port=port, tokens=tokens)
+    commands = _build_commands(resolved, cluster, engine_folder, models, patches, mode=mode, port=port, tokens=tokens)
     unsaid = {*patches.skipped, *resolved.disabled_patches, *(("port",) if request and request.port else ())}
     return Plan(
         recipe=recipe.name,
@@ -119,8 +119,8 @@ def build_plan(
         served_name=resolved.target.served_name,
         port=cluster.port if cluster and rank else port,  # only rank 0 listens
         engine_folder=str(engine_folder),
-        argv=ranks[rank].argv,
-        env=ranks[rank].env | _build_gpu_variables(gpus, resolved.engine.vllm),
+        argv=commands[rank].argv,
+        env=commands[rank].env | _build_gpu_variables(gpus, resolved.engine.vllm),
         patches=patches.names,
         build_script=str(models.script or ""),
         models_folder=str(models.folder or ""),
@@ -147,7 +147,7 @@ def build_plan(
         start_left_out=left_out,
         cluster=cluster,
         rank=rank,
-        ranks=ranks[1:] if rank == 0 else (),
+        ranks=commands[1:] if rank == 0 else (),
         set_up=resolved.set_up,
         base_folder=str(base_folder) if base_folder != engine_folder else "",
     )
@@ -226,13 +226,13 @@ def _build_commands(
     env = patches.env | {name: value.replace("{cache}", cache_folder) for name, value in resolved.env.items()}
     if cluster is None:
         return (RankCommand("", first, env),)
-    ranks = []
+    commands = []
     for rank, endpoint in enumerate(cluster.hosts):
         rank_flags = build_rank_flags(cluster, rank, resolved.flags)
         own = (word for name, value in rank_flags.items() for word in build_flag(name, value))
         variables = build_rank_environment(cluster, rank, env, on_cpu=resolved.recipe.for_cpu)
-        ranks.append(RankCommand(endpoint.host, (*(other if rank else first), *own), variables))
-    return tuple(ranks)
+        commands.append(RankCommand(endpoint.host, (*(other if rank else first), *own), variables))
+    return tuple(commands)
 
 
 def _build_speculation(
@@ -264,9 +264,7 @@ def list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ..
     if resolved.recipe.build:
         return ()
     needed = (resolved.target, resolved.drafter if tokens else None)
-    return tuple(
-        PlannedModel(model.model, model.revision, model.size_gb, model.gated) for model in needed if model is not None
-    )
+    return tuple(PlannedModel(each.model, each.revision, each.size_gb, each.gated) for each in needed if each)
 
 
 def _list_warnings(
@@ -305,13 +303,6 @@ def engine_folder_for(spec: EngineSpec) -> Path:
     installs = (spec.vllm, spec.packages, spec.overrides, spec.torch_backend, spec.exclude_newer, spec.stands_in)
     installs += (spec.source_builds,) * spec.source_builds  # only if set, so that older engines keep their folders
     return paths.engines_folder() / f"{spec.distribution}-{spec.vllm}-{_digest(msgspec.json.encode(installs))}"
-
-
-def _choose_patched_folder(base: Path, engine: ChosenEngine | None, patches: PatchSelection) -> Path:
-    added = [patch for patch in patches.applied if engine is None or patch.name not in engine.present]
-    if added and (engine is None or engine.patchable):
-        return patched_folder_for(base, added, engine.state if engine else "")
-    return base
 
 
 def patched_folder_for(base: Path, patches: Iterable[Patch], state: str = "") -> Path:

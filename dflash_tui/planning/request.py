@@ -141,9 +141,6 @@ class LaunchRequest(_Options, frozen=True, kw_only=True):
         """Return the request that earlier releases stored in run.json and experiment.json as a mapping of options.
 
         The recipe is under `""`, an option under its name, and a setting under `--set NAME`.
-
-        Raises:
-            msgspec.ValidationError: there is no recipe, or a value is not valid for its option.
         """
         settings = {name.removeprefix("--set "): value for name, value in options.items() if name.startswith("--set ")}
         fields: dict[str, Any] = {

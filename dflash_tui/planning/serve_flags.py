@@ -149,11 +149,7 @@ def make_absolute(name: str, value: Any) -> Any:
 
 
 def check_model_path(name: str) -> None:
-    """Check that a model named by a path exists.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Raise UsageError if a model is named by a path that does not exist."""
     if name.startswith(("/", "./", "../")) and not Path(name).exists():
         hint = "name a folder that holds a model, or a repository of the hub as owner/name"
         raise UsageError(f"there is no model folder {name}", hint=hint)

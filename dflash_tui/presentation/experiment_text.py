@@ -80,8 +80,8 @@ def list_design_rows(design: Design, estimate: DurationEstimate, stopped: Sequen
 
     `stopped` are the names of servers that will be stopped first.
     """
-    peers = list(dict.fromkeys(host for arm in design.arms for host in arm.request.peers))
-    rows = [("recipe", design.recipe), *([("hosts", f"this one and {', '.join(peers)}")] if peers else [])]
+    hosts = f"this one and {', '.join(design.other_hosts)}"
+    rows = [("recipe", design.recipe), *([("hosts", hosts)] if design.other_hosts else [])]
     if tuning := design.tuning:
         rows += [
             ("budget", f"{format_duration(tuning.budget)}; {_describe_room(tuning.budget, estimate)}"),

@@ -353,16 +353,17 @@ def escape_text(text: str) -> str:
 def quote_code(text: str) -> str:
     """Return foreign text as inline code."""
     body = redact_secrets(clean_line(text)).replace("|", "\\|")
-    if not body:
-        return ""
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", body)), default=0))
-    pad = " " if "`" in body else ""
-    return f"{fence}{pad}{body}{pad}{fence}"
+    fence, pad = _choose_fence(body, 1), " " if "`" in body else ""
+    return f"{fence}{pad}{body}{pad}{fence}" if body else ""
+
+
+def _choose_fence(body: str, least: int) -> str:
+    """Return more backticks than are in a row anywhere in a text, and at least `least`."""
+    return "`" * max(least, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
 
 
 def _quote_block(lines: Iterable[str]) -> str:
-    """Return lines as a code block with a fence longer than any in them."""
+    """Return lines as a code block."""
     body = redact_secrets("\n".join(clean_line(part) for line in lines for part in line.split("\n")))
-    longest = max((len(run) for run in re.findall("`+", body)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = _choose_fence(body, 3)
     return f"{fence}text\n{body}\n{fence}"

@@ -85,7 +85,7 @@ def find_token_pause(state: RunState, now: float) -> TokenPause | None:
     return TokenPause(last.counters.running, since)
 
 
-# The keeper records a rank every 5 s.
+# The keeper records another host every 5 s.
 _KEEPER_SILENT_SECONDS = 20.0
 _LONGEST_ANSWER = 60
 # Ranks wait for each other within a step, which takes far less than seconds.
@@ -110,7 +110,7 @@ _RANK_TROUBLES = {
 
 def check_ranks(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of a lost rank on another host; rank 0 stays healthy until it gets a request."""
-    for sample in state.ranks.values():
+    for sample in state.far_ranks.values():
         name = f"rank {sample.rank} on {sample.host}"
         if trouble := _RANK_TROUBLES.get(sample.state):
             what, hint = trouble
@@ -124,7 +124,7 @@ def check_ranks(state: RunState, now: float) -> Alarm | None:
 
 def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - every rule is given both
     """Return the alarm of a broken link between the ranks while ssh, which watches them, uses another path."""
-    sample = next((rank for rank in state.ranks.values() if rank.state is RankState.RUNNING and rank.why), None)
+    sample = next((far for far in state.far_ranks.values() if far.state is RankState.RUNNING and far.why), None)
     if sample is None:
         return None
     since = condition_start(state.rank_samples[sample.rank], lambda earlier: earlier.why == sample.why)
@@ -134,7 +134,7 @@ def check_link(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - e
 
 def check_far_memory(state: RunState, now: float) -> Alarm | None:
     """Return the alarm of low memory on another host of the server."""
-    for sample in state.ranks.values():
+    for sample in state.far_ranks.values():
         left, total = sample.available, sample.total
         if total is not None and now - sample.at <= _KEEPER_SILENT_SECONDS and is_memory_low(left, total):
             evidence = f"{format_gib(left)} of {format_gib(total)} left; at 0 its kernel kills the largest process"
@@ -172,13 +172,13 @@ def check_halves(state: RunState, now: float) -> Alarm | None:
     vLLM's ranks wait for each other within every step, if need be for minutes. Long prompts and kernel compilation keep
     every GPU busy, since a GPU waits for another one in a kernel.
     """
-    pause = find_token_pause(state, now) if state.ranks and state.warm_at is not None else None
+    pause = find_token_pause(state, now) if state.far_ranks and state.warm_at is not None else None
     if pause is None or (state.suspended and state.suspended.pids):
         return None
-    if any(sample.state is not RankState.RUNNING for sample in state.ranks.values()):
+    if any(sample.state is not RankState.RUNNING for sample in state.far_ranks.values()):
         return None
     loads = _list_loads(state, now)
-    if len(loads) <= len(state.ranks) or any(_IDLE < load.load < _BUSY for load in loads):
+    if len(loads) <= len(state.far_ranks) or any(_IDLE < load.load < _BUSY for load in loads):
         return None
     idle, since = [load for load in loads if load.load <= _IDLE], max(pause.since, *(load.since for load in loads))
     if not idle or now - since < HALF_SECONDS:
@@ -232,7 +232,7 @@ def check_network(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 
     if state.launched is None or not state.launched.roce:
         return None
     networks = {"this machine": state.startup.facts.get(NCCL_NETWORK, ("",))[-1]}
-    networks |= {sample.host: sample.network for sample in state.ranks.values()}
+    networks |= {sample.host: sample.network for sample in state.far_ranks.values()}
     slow = [host for host, network in networks.items() if network == SOCKETS]
     if not slow:
         return None
@@ -360,16 +360,14 @@ def _check_memory(state: RunState, now: float) -> Alarm | None:
     if last is None or not is_memory_low(last.available, last.total):
         return None
     since = condition_start(state.memory, lambda sample: is_memory_low(sample.available, sample.total))
-    evidence = (
-        f"{format_gib(last.available)} of {format_gib(last.total)} left; at 0 the kernel kills the largest process"
-    )
-    return Alarm(
-        "memory", since, "memory is nearly used up", evidence, "stop other programs, or give the KV cache less"
-    )
+    left = f"{format_gib(last.available)} of {format_gib(last.total)} left"
+    evidence = f"{left}; at 0 the kernel kills the largest process"
+    hint = "stop other programs, or give the KV cache less"
+    return Alarm("memory", since, "memory is nearly used up", evidence, hint)
 
 
 def _check_acceptance(state: RunState, now: float) -> Alarm | None:
-    recent = state.window(_RECENT_SECONDS, now)
+    recent = state.readings.window(_RECENT_SECONDS, now)
     if _drafts_from_text(state) or recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
         return None
     before = state.readings.between(now - _BASELINE_SECONDS, now - _RECENT_SECONDS)
@@ -682,14 +680,13 @@ def _list_limits(gpu: GpuLoad) -> dict[str, str]:
 
 
 def _check_preemptions(state: RunState, now: float) -> Alarm | None:
-    recent = state.window(_PREEMPTION_WINDOW, now)
+    recent = state.readings.window(_PREEMPTION_WINDOW, now)
     if recent is None or not recent.preemptions or recent.preemptions < 1:
         return None
     before = (state.readings[-1].counters.preemptions or 0.0) - recent.preemptions
     since = condition_start(state.readings, lambda reading: (reading.counters.preemptions or 0.0) > before)
-    evidence = (
-        f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}: the KV cache is full, and work is repeated"
-    )
+    often = f"{recent.preemptions:.0f} in {format_duration(recent.seconds)}"
+    evidence = f"{often}: the KV cache is full, and work is repeated"
     return Alarm("preemptions", since, "requests are preempted", evidence, _PREEMPTION_HINT)
 
 
@@ -713,13 +710,8 @@ def _check_foreign_load(state: RunState, now: float) -> Alarm | None:
 
     since = condition_start(state.gpus, lambda sample: is_shared(sample.gpus))
     names = ", ".join(f"{p.name or 'a process'} (pid {p.pid}) holds {format_gib(p.memory)}" for p in others.values())
-    return Alarm(
-        "foreign load",
-        since,
-        "another program uses the GPU",
-        names,
-        "it slows the server down and distorts the figures",
-    )
+    hint = "it slows the server down and distorts the figures"
+    return Alarm("foreign load", since, "another program uses the GPU", names, hint)
 
 
 def _check_slow_cycle(state: RunState, now: float) -> Alarm | None:  # noqa: ARG001 - as above

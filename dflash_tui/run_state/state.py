@@ -43,7 +43,7 @@ from dflash_tui.run_state.series import MAX_GAP, CounterSeries, ThinnedSeries, T
 from dflash_tui.run_state.speculation import SpeculationTotals
 from dflash_tui.run_state.startup import PhaseSpan, Startup
 from dflash_tui.vllm_output.known_failures import list_symptoms
-from dflash_tui.vllm_output.metrics import Rates, subtract_histograms
+from dflash_tui.vllm_output.metrics import subtract_histograms
 
 MAX_REQUESTS = 500
 MAX_LINES = 5000
@@ -94,7 +94,7 @@ class RunState:
     """The server's CPU use, if it has no GPU."""
     suspended: Suspended | None = None
     """The suspended processes; without pids once all of them run again."""
-    ranks: dict[int, RankSampled] = field(default_factory=dict)
+    far_ranks: dict[int, RankSampled] = field(default_factory=dict)
     """The last sample of each rank on another host, by rank number."""
     rank_samples: dict[int, ThinnedSeries[RankSampled]] = field(default_factory=dict)
     first_answer: AnswerHeld | None = None
@@ -174,7 +174,7 @@ class RunState:
             case Suspended():
                 self.suspended = event
             case RankSampled(rank=rank):
-                self.ranks[rank] = event
+                self.far_ranks[rank] = event
                 self.rank_samples.setdefault(rank, ThinnedSeries()).append(event)
             case AnswerHeld():
                 self.first_answer = event
@@ -260,14 +260,6 @@ class RunState:
     def spans(self, now: float) -> list[PhaseSpan]:
         """Return the phases of the start in order of first occurrence; the last one runs until the start is over."""
         return self.startup.spans(now, self.exit.at if self.exit else None)
-
-    def window(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the `seconds` before `now`, or None if they are unknown."""
-        return self.readings.window(seconds, now)
-
-    def mean(self, seconds: float, now: float) -> Rates | None:
-        """Return the rates over the recorded part of the last `seconds`, as a chart shows them."""
-        return self.readings.mean(seconds, now)
 
     def ttft(self, seconds: float, now: float) -> Histogram | None:
         """Return the TTFTs, in seconds, of the last `seconds`; None if there are none."""

@@ -1,4 +1,4 @@
-"""Start processes that outlive this one: servers, drivers of experiments, keepers and guards of ranks."""
+"""Start processes that outlive this one: servers, drivers of experiments, keepers and guards of hosts."""
 
 from __future__ import annotations
 

@@ -627,9 +627,9 @@ class DflashApp(TerminalApp):
 
         with showing_errors(self):
             seconds, stayed = await shutdown.stop_and_release_memory(run, lambda line: self.notify(line, timeout=2))
-            for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE) if run.far_ranks else ():
-                left = rank.state in server_process.THERE
-                self.notify(str(rank), severity="warning" if left else "information", markup=False)
+            for far in await keeper.wait_until_stopped(run) if run.far_ranks else ():
+                left = far.state in server_process.THERE
+                self.notify(str(far), severity="warning" if left else "information", markup=False)
             self.notify(f"{run.plan.recipe} has stopped, in {format_duration(seconds)}", markup=False)
             if stayed:
                 self.notify(stayed, severity="warning", markup=False, timeout=20)

@@ -15,7 +15,7 @@ from dflash_tui.common.secrets import redact_secrets
 from dflash_tui.experiments import tuner
 from dflash_tui.experiments.analysis.report import TuneOutcome
 from dflash_tui.experiments.progress import Progress
-from dflash_tui.tui.dialogs.basic import ErrorDialog
+from dflash_tui.tui.dialogs.basic import ErrorDialog, showing_errors
 
 
 def share_report(
@@ -44,11 +44,6 @@ def share_report(
 
 async def keep_as_recipe(screen: Screen[Any], progress: Progress, outcome: TuneOutcome, name: str) -> None:
     """Write the best setting as a new recipe, without overwriting others."""
-    try:
+    with showing_errors(screen.app):
         path = await asyncio.to_thread(tuner.keep_best, progress, outcome, name, overwrite=False)
-    except (DflashError, OSError) as error:
-        what = "the recipe was not written"
-        failure = error if isinstance(error, DflashError) else DflashError(what, evidence=f"{error}")
-        screen.app.push_screen(ErrorDialog(failure))
-        return
-    screen.notify(f"wrote {path}", markup=False, timeout=10)
+        screen.notify(f"wrote {path}", markup=False, timeout=10)

@@ -205,10 +205,10 @@ register_type(_Table)
 def load_known_failures() -> tuple[KnownFailure, ...]:
     """Return the known failures in the order in which they are tried."""
 
-    def rank(row: KnownFailure) -> tuple[int, bool]:
+    def place(row: KnownFailure) -> tuple[int, bool]:
         return list(Role).index(row.role), not (row.releases or row.hardware or row.phases)
 
-    return tuple(sorted(yaml_loader.load_yaml(_FILE, _Table).failures, key=rank))
+    return tuple(sorted(yaml_loader.load_yaml(_FILE, _Table).failures, key=place))
 
 
 def find_fixing_release(kind: str) -> str:

@@ -85,17 +85,17 @@ def estimate_quantile(histogram: Histogram, share: float) -> Quantile | None:
     count = sum(histogram.counts)
     if count <= 0:
         return None
-    rank = share * count
+    wanted = share * count
     index, below = 0, 0.0
     for index, up_to in enumerate(accumulate(histogram.counts)):
-        if up_to >= rank and histogram.counts[index] > 0:
+        if up_to >= wanted and histogram.counts[index] > 0:
             break
         below = up_to
     low = histogram.bounds[index - 1] if index else 0.0
     if index == len(histogram.bounds):
         return Quantile(low, low, None)
     high = histogram.bounds[index]
-    inside = (rank - below) / histogram.counts[index]
+    inside = (wanted - below) / histogram.counts[index]
     return Quantile(low + (high - low) * min(1.0, max(0.0, inside)), low, high)
 
 

@@ -17,6 +17,7 @@ from dflash_tui.tui.dialogs.basic import Confirm
 from dflash_tui.tui.dialogs.experiments import ExperimentDialog, NewExperiment
 from tests.support import fake_engine, waiting
 from tests.support.fake_runs import free_port
+from tests.support.values import present
 from tests.tui.conftest import a_recipe
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 
@@ -81,8 +82,7 @@ async def test_ab_key_and_enter_lead_to_verdict():
         farewell = format_farewell([], [store.read_progress(folder)])
         assert "continues in the background\n  watch: dflash-tui ab attach" in farewell
         await patient(pilot, "arms, medians of boots")
-        report = store.read_report(folder)
-        assert report
+        report = present(store.read_report(folder))
         await patient(pilot, verdict_text.format_headline(report, report.comparisons[0])[:60])
     assert not [run for run in registry.list_runs() if server_process.list_processes(run)]
 

@@ -94,7 +94,8 @@ def test_histogram_bucket_from_zero_gives_no_time():
 def test_low_screen_omits_tiles_instead_of_cutting(monkeypatch, width):
     monkeypatch.setattr(Tiles, "size", Size(width, 2))
     tiles, state = Tiles(), folded(*traffic(BASE, 40), RequestDone(BASE + 39, "Code", 256, 30, 0.2, 2.0, 1234.5))
-    tiles.show(build_speed(state, BASE + 99), build_tiles(state, a_run().plan, 7, BASE + 39, 120.0))
+    tiles.speed = build_speed(state, BASE + 99)
+    tiles.rows = build_tiles(state, a_run().plan, 7, BASE + 39, 120.0)
     lines = str(tiles.render()).splitlines()
     assert "tok/s 1:00 ago 1234.5" in lines[0]
     assert ("steps/s" in lines[0], "…" in lines[0]) == (width == 78, False)

@@ -52,9 +52,9 @@ def reached(monkeypatch) -> list[Sequence[str]]:
             ranks = (RankCommand("spark-b", ("vllm", "its-own-command"), {}, ("target: 60.0 GB to copy",)),)
             return [], planned._replace(plan=replace(planned.plan, ranks=ranks))
 
-    async def reach_hosts(hosts: Sequence[str]) -> Hosts:
-        asked.append(hosts)
-        if "nowhere" in hosts:
+    async def reach_hosts(request: LaunchRequest) -> Hosts:
+        asked.append(request.peers)
+        if "nowhere" in request.peers:
             raise UsageError("nowhere cannot be reached", hint="check the cable")
         return Hosts()
 
@@ -113,10 +113,10 @@ def lacking(reached, monkeypatch) -> dict[str, object]:
     state: dict[str, object] = {"installed": False, "end": None, "begun": 0}
     answer = cluster_launch.reach_hosts
 
-    async def reach_hosts(hosts):
+    async def reach_hosts(request):
         if not state["installed"]:
             raise NeedsProgram("spark-b", "spark-b has no dflash-tui")
-        return await answer(hosts)
+        return await answer(request)
 
     async def install_program(host):
         state["begun"] = int(str(state["begun"])) + 1

@@ -9,6 +9,7 @@ from dflash_tui.experiments import store
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens.playback import PlaybackScreen
 from tests.support.played_answers import begin_played
+from tests.support.values import present
 from tests.tui.panel import app, shows, text, wait_for
 from tests.unit.monitoring.test_recording import Clock
 
@@ -22,8 +23,7 @@ def clock() -> Clock:
 
 def opened(clock: Clock, prompt: str = "", **how) -> DflashApp:
     """Return a panel that plays an A/B of the first two arms."""
-    report = store.read_report(store.experiment_folder(begin_played(**how)))
-    assert report
+    report = present(store.read_report(store.experiment_folder(begin_played(**how))))
     return DflashApp(playback=PlaybackScreen(report, prompt=prompt, clock=clock), load=dict)
 
 

@@ -14,6 +14,7 @@ from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.experiments import NewTune
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
+from tests.support.values import present
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -87,8 +88,7 @@ async def test_tune_key_finds_best_and_k_keeps():
         await pilot.press("1", "3")
         await wait_for(pilot, lambda: "TUNE FINISHED" in text(panel))
     assert recipe_loader.find_recipe("fake-tuned").num_speculative_tokens == 4
-    report = store.read_report(folder)
-    assert report
+    report = present(store.read_report(folder))
     assert report.tune
     # What is shown to be faster is kept by itself, too; beside others' work it may not be shown.
     assert ("fake-tuned-2" in recipe_loader.list_recipe_files()) is tune_schedule.is_worth_keeping(report.tune)

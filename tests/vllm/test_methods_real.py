@@ -98,7 +98,7 @@ async def answered(run: Run) -> str:
         text = await asyncio.to_thread(answer, run)
         after, now = await at_rest(run, state)
         grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
-        found = state.window(now - began, now)
+        found = state.readings.window(now - began, now)
     assert found is not None
     assert found.tok_s * found.seconds == pytest.approx(TOKENS) == grown["generation_tokens_total"]
     if run.plan.method is Method.NONE:

@@ -33,7 +33,7 @@ def reach_peers(request: LaunchRequest, args: argparse.Namespace, *, is_whole: b
         return request
     if is_whole:
         planner.plan_launch_here(request)
-    hosts = install_and_ask(lambda: cluster_launch.reach_hosts(request.peers), args)
+    hosts = install_and_ask(lambda: cluster_launch.reach_hosts(request), args)
     return hosts.place_request(request)
 
 

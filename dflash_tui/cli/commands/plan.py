@@ -115,7 +115,7 @@ def _name_taken_port(plan: Plan) -> None:
 
 
 async def _check_all_hosts(planned: PlannedLaunch) -> PreflightReport:
-    hosts = await cluster_launch.reach_hosts(planned.plan.relaunch_request.peers)
+    hosts = await cluster_launch.reach_hosts(planned.plan.relaunch_request)
     return (await hosts.check(planned, thorough=True))[0]
 
 

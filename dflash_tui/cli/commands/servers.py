@@ -350,8 +350,8 @@ def _stop_run(run: Run) -> StoppedServer:
 
 
 def _stop_far_ranks(run: Run) -> None:
-    for rank in asyncio.run(keeper.wait_until_stopped(run, keeper.PATIENCE)):
-        print_status(f"{'! ' if rank.state in server_process.THERE else ''}{rank}")
+    for far in asyncio.run(keeper.wait_until_stopped(run)):
+        print_status(f"{'! ' if far.state in server_process.THERE else ''}{far}")
 
 
 def _stop_orphans(args: argparse.Namespace) -> int:

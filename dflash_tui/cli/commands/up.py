@@ -150,8 +150,8 @@ class _Terminal:
             if args.foreground and server_process.is_alive(run):
                 took, stayed = await shutdown.stop_and_release_memory(run, print_status)
                 print_status(f"{run.id} stopped in {took:.1f} s{f'; {stayed}' if stayed else ''}")
-                for rank in await keeper.wait_until_stopped(run, keeper.PATIENCE):
-                    print_status(str(rank))
+                for far in await keeper.wait_until_stopped(run):
+                    print_status(str(far))
 
 
 def _print_plan(args: argparse.Namespace, planned: PlannedLaunch) -> None:

@@ -117,13 +117,6 @@ def _check_parsers(plan: Plan) -> Iterator[Check]:
 _ALLOW_LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 
-def check_requirements(situation: Situation) -> Iterator[Check]:
-    """Check the method's package, the files that flags name, and `max-model-len` against the target's positions."""
-    yield from _check_package(situation)
-    yield from check_files(situation.resolved)
-    yield from _check_length(situation)
-
-
 def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
     """Check that the files and folders named by flags exist."""
     for name, value in serve_flags.list_missing(resolved.flags).items():
@@ -132,7 +125,8 @@ def check_files(resolved: ResolvedRecipe) -> Iterator[Check]:
         yield fail_check("file", f"--{name}: {value} {where}", fix)
 
 
-def _check_package(situation: Situation) -> Iterator[Check]:
+def check_package(situation: Situation) -> Iterator[Check]:
+    """Check that the engine has the package that the method needs."""
     engine, method = situation.engine, situation.resolved.method
     package = methods.FACTS[method].package
     present = engine.packages if engine else situation.resolved.engine.packages
@@ -144,10 +138,12 @@ def _check_package(situation: Situation) -> Iterator[Check]:
     yield fail_check("method", f"{method} needs the package {package}, which the engine does not have", fix)
 
 
-def _check_length(situation: Situation) -> Iterator[Check]:
+def check_length(situation: Situation) -> Iterator[Check]:
     """Check the context as vLLM does, if the target's config.json is on this machine and does not scale positions."""
     flags = normalize_flag_names(situation.resolved.flags)
-    length, config = read_whole_number(flags, "max-model-len"), _read_target_config(situation)
+    model = situation.models[0].folder if situation.models else situation.plan.target
+    config = model_hub.read_local_config(Path(model)) if model and Path(model).is_absolute() else None
+    length = read_whole_number(flags, "max-model-len")
     if not length or config is None or _ALLOW_LONGER in situation.plan.env or "hf-overrides" in flags:
         return
     shape = kv_cache.read_model_shape(config)
@@ -155,11 +151,6 @@ def _check_length(situation: Situation) -> Iterator[Check]:
     if most and length > most and not _scales_positions(config):
         finding = f"max-model-len is {length}, and the target's config.json has {most} positions: vLLM rejects that"
         yield fail_check("context", finding, [hint_setting("max-model-len", most), " or less"])
-
-
-def _read_target_config(situation: Situation) -> Mapping[str, Any] | None:
-    model = situation.models[0].folder if situation.models else situation.plan.target
-    return model_hub.read_local_config(Path(model)) if model and Path(model).is_absolute() else None
 
 
 def _scales_positions(config: Mapping[str, Any]) -> bool:

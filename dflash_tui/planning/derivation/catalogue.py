@@ -148,11 +148,7 @@ def load_catalogue() -> Catalogue:
 
 
 def load_own_catalogue() -> Catalogue | None:
-    """Return the user's catalogue; None without one.
-
-    Raises:
-        UsageError: it cannot be read, or is invalid.
-    """
+    """Return the user's catalogue, None without one; raise UsageError if it cannot be read, or is invalid."""
     path = own_catalogue_file()
     try:
         return decode_catalogue(private_files.read_file(path, LARGEST))
@@ -168,11 +164,7 @@ def _load_shipped() -> Catalogue:
 
 
 def decode_catalogue(data: bytes) -> Catalogue:
-    """Return the catalogue in JSON data, each text as one clean line.
-
-    Raises:
-        UsageError: it is not a catalogue.
-    """
+    """Return the catalogue in JSON data; raise UsageError if it is none."""
     try:
         catalogue = decode_json(data, _DECODER)
     except msgspec.MsgspecError as error:

@@ -119,6 +119,7 @@ def read_checkpoint(
     text = _mapping(config.get("text_config")) or config
     draft = _mapping(config.get("dflash_config")) | _mapping(config.get("transformer_layer_config"))
     places = [config, draft, text]
+    layer_ids = (n + more for place in places for key, more in _LAYER_IDS.items() for n in _numbers(place, key))
     verifier = _mapping(_mapping(config.get("speculators_config")).get("verifier"))
     return Checkpoint(
         name=name,
@@ -137,7 +138,7 @@ def read_checkpoint(
         block_size=_first(places, "block_size") or _first(places, "dspark_block_size"),
         mask_token=next((number for key in _MASK_TOKENS if (number := _first(places, key)) is not None), None),
         anchored=any(place.get("sample_from_anchor") is True for place in places),
-        last_layer_id=_find_last_layer(places),
+        last_layer_id=max(layer_ids, default=None),
         draft_vocab=_first(places, "draft_vocab_size"),
         target_hidden=_first(places, "target_hidden_size"),
         has_mtp_weights=_has_mtp_weights(weight_names, _number(text, "num_hidden_layers")) if weight_names else None,
@@ -173,11 +174,6 @@ def _read_speculative_tokens(config: Mapping[str, Any]) -> int | None:
     proposals = _mapping(config.get("speculators_config")).get("proposal_methods")
     first = proposals[0] if isinstance(proposals, list) and proposals else None
     return _number(_mapping(first), "speculative_tokens")
-
-
-def _find_last_layer(places: list[Mapping[str, Any]]) -> int | None:
-    ids = (number + more for place in places for key, more in _LAYER_IDS.items() for number in _numbers(place, key))
-    return max(ids, default=None)
 
 
 def _mapping(value: object) -> dict[str, Any]:

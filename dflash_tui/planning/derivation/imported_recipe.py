@@ -53,11 +53,7 @@ class ImportedRecipe(NamedTuple):
 
 
 def import_recipe(words: Sequence[str]) -> ImportedRecipe:
-    """Return the recipe of `[NAME=VALUE …] vllm serve …`, given as its words or as one text.
-
-    Raises:
-        UsageError: it is no such command, or it does not say how many tokens are drafted.
-    """
+    """Return the recipe of `[NAME=VALUE …] vllm serve …`, as its words or one text; raise UsageError if it is none."""
     env, positions, flags, left = _split_command(words)
     model = str(flags.pop("model", "") or next(iter(positions), ""))
     left += [LeftOut(word, "is neither a flag nor the value of one") for word in positions if word != model]

@@ -35,28 +35,19 @@ def is_recipe_name(name: str) -> bool:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Return the recipe in a file, named after the file.
-
-    Raises:
-        RecipeError: with `file:line: key: what was expected`.
-    """
+    """Return the recipe in a file, named after it; raise RecipeError with `file:line: key: what was expected`."""
     recipe = read_recipe(path, yaml_loader.read_yaml_text(path))
     if not is_recipe_name(path.stem):
         raise RecipeError(f"{path}: not a valid recipe name: letters, digits, . _ and -, at most 64")
     if recipe.name not in {"", path.stem}:
         raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
     if recipe.build and not (paths.bundled_folder("recipes") / recipe.build.script).is_file():
-        raise yaml_loader.build_file_error(
-            path, ["build", "script"], f"dflash-tui ships no script called '{recipe.build.script}'"
-        )
-    named = [
-        ([*steps, "patches", index], name)
-        for steps, layer in iterate_layers(recipe)
-        for index, name in enumerate(layer.patches)
-    ]
-    for place, name in named:
-        if paths.find_patch_file(name) is None:
-            raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
+        what = f"dflash-tui ships no script called '{recipe.build.script}'"
+        raise yaml_loader.build_file_error(path, ["build", "script"], what)
+    for steps, layer in iterate_layers(recipe):
+        for index, name in enumerate(layer.patches):
+            if paths.find_patch_file(name) is None:
+                raise yaml_loader.build_file_error(path, [*steps, "patches", index], f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 
 
@@ -68,11 +59,7 @@ def load_releases() -> dict[str, EngineSpec]:
 
 
 def engine_for_release(vllm: str) -> EngineSpec:
-    """Return the engine of a release.
-
-    Raises:
-        UsageError: the table does not have the release.
-    """
+    """Return the engine of a release; raise UsageError if the table lacks it."""
     table = load_releases()
     if re.fullmatch(r"\d{1,9}(\.\d{1,9}){1,3}", vllm) and Version(vllm) < Version(FIRST_WITH_DFLASH):
         raise UsageError(f"vLLM {vllm} has no DFlash", hint=f"available: {', '.join(table)}")
@@ -107,11 +94,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of the recipe called `name`, derived ones included, or `name` itself if it is a path.
-
-    Raises:
-        UsageError: there is no such recipe; the hint names the nearest one.
-    """
+    """Return the file of the recipe called `name`, derived ones included, or `name` itself if it is a path."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
         if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.endswith((".yaml", ".yml")) and not Path(name).exists():
             raise UsageError(f"no recipe file {name}", hint=f"a model of the hub, without a recipe: --target {name}")
@@ -128,11 +111,7 @@ def recipe_path(name: str) -> Path:
 
 @lru_cache(maxsize=128)  # the panel reads all recipes for each list
 def read_recipe(path: Path, text: str) -> Recipe:
-    """Return the recipe in a file's text, checked without looking at other files.
-
-    Raises:
-        RecipeError: with `file:line: key: what was expected`.
-    """
+    """Return the recipe in a file's text, checked without looking at other files; errors as of `load_recipe`."""
     recipe = yaml_loader.convert_yaml(path, text, Recipe)
     own = list_own_secrets()
     for steps, layer in iterate_layers(recipe):

@@ -115,19 +115,16 @@ def resolve_recipe(
     engine: EngineSpec | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> ResolvedRecipe:
-    """Return a recipe with its layers merged.
+    """Return a recipe with its layers merged; raise UsageError if a name or setting is wrong.
 
     The default hardware is the first class that the recipe lists; the default profile is `stock` or the first one.
     `settings` are the user's changes: `target.model`, `drafter.model` (and `.revision`), `n`, `host`, `hosts`,
     `synthetic`, `restart.KEY`, `env.NAME`, `speculation.KEY`, `patches.NAME`, `start.NAME` (true or false), or a flag
     of `vllm serve`. None removes a flag or a variable.
-
-    Raises:
-        UsageError: there is no such profile, variant or method, or a setting is not allowed.
     """
     settings = settings or {}
     parts = _read_settings(settings)
-    hardware = hardware or _choose_hardware(recipe)
+    hardware = hardware or next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
     profile = _choose_profile(recipe, profile, variant)
     method = _choose_method(recipe, method, settings)
     layers = _list_layers(recipe, hardware, profile, variant, method)
@@ -165,10 +162,6 @@ def resolve_recipe(
 
 def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _choose_hardware(recipe: Recipe) -> Hardware:
-    return next(iter(recipe.hardware), Hardware.CPU if recipe.for_cpu else Hardware.UNKNOWN)
 
 
 def _choose_profile(recipe: Recipe, profile: str, variant: str) -> str:
@@ -343,10 +336,8 @@ def _find_facts(recipe: Recipe, kind: type[Target | Drafter], names: dict[str, A
     """Return the recipe's facts about a model at this revision, from any layer; empty if it has none."""
     models = (model for _, layer in iterate_layers(recipe) for model in (layer.target, layer.drafter))
     wanted = names["model"], names.get("revision", "main")
-    match = next(
-        (model for model in models if isinstance(model, kind) and (model.model, model.revision) == wanted), None
-    )
-    facts = msgspec.to_builtins(match) if match else {}
+    fitting = (each for each in models if isinstance(each, kind) and (each.model, each.revision) == wanted)
+    facts = msgspec.to_builtins(next(fitting, None)) or {}
     return {name: value for name, value in facts.items() if name != "served_name"}
 
 
@@ -379,15 +370,13 @@ def _merge_restart(policy: RestartPolicy, changes: Mapping[str, Any]) -> Restart
 
 def _label_synthetic(label: str, flat: Layer) -> str:
     """Return the user's label with further reasons from the settings; empty if figures are a real model's."""
-    return "; ".join(filter(None, (label, *(reason for reason in _explain_synthetic(flat) if reason not in label))))
-
-
-def _explain_synthetic(flat: Layer) -> Iterator[str]:
-    if flat.flags.get("load-format") == "dummy":
-        yield _RANDOM_WEIGHTS
     made_up = any(name.startswith("synthetic_") and value is not None for name, value in flat.speculation.items())
-    if made_up or flat.speculation.get("rejection_sample_method") == "synthetic":
-        yield _SYNTHETIC_ACCEPTANCE
+    reasons = {
+        _RANDOM_WEIGHTS: flat.flags.get("load-format") == "dummy",
+        _SYNTHETIC_ACCEPTANCE: made_up or flat.speculation.get("rejection_sample_method") == "synthetic",
+    }
+    further = (reason for reason, holds in reasons.items() if holds and reason not in label)
+    return "; ".join(filter(None, (label, *further)))
 
 
 def _has_other_models(changed: Iterable[str]) -> bool:
@@ -437,10 +426,8 @@ def _find_published_status(recipe: Recipe, hardware: Hardware, profile: str, var
     if recipe.reported_on and there is None:
         classes = ", ".join(kind.value for kind in recipe.reported_on)
         return Trust(Status.EXPERIMENTAL, f"unreported on {hardware.value}; reported on {classes}")
-    own = recipe.profiles.get(profile)
-    return (
-        own.standing if own and own.standing else Trust(recipe.status, recipe.why or "as the recipe says", recipe.link)
-    )
+    own, why = recipe.profiles.get(profile), recipe.why or "as the recipe says"
+    return own.standing if own and own.standing else Trust(recipe.status, why, recipe.link)
 
 
 def list_expected(resolved: ResolvedRecipe, method: Method, mode: Mode, tokens: int) -> tuple[ExpectedFigures, ...]:
@@ -469,14 +456,14 @@ def list_expected(resolved: ResolvedRecipe, method: Method, mode: Mode, tokens: 
         fields = {name: getattr(figures, name) for name in PublishedFigures.__struct_fields__}
         return distance, ExpectedFigures(**fields, set_up=set_up)
 
-    def rank(classes: Iterable[Hardware]) -> list[ExpectedFigures]:
+    def sort_figures(classes: Iterable[Hardware]) -> list[ExpectedFigures]:
         rated = [rate(kind, figures) for kind in sorted(classes) for figures in recipe.hardware[kind].expected]
         return [figures for _, figures in sorted(rated, key=lambda pair: pair[0])]
 
-    here = rank({hardware} & recipe.hardware.keys())
+    here = sort_figures({hardware} & recipe.hardware.keys())
     if any(map(_has_speed, here)):
         return tuple(here)
-    elsewhere = filter(_has_speed, rank(recipe.hardware.keys() - {hardware}))
+    elsewhere = filter(_has_speed, sort_figures(recipe.hardware.keys() - {hardware}))
     return (*here, *islice(elsewhere, _MOST_OF_OTHER_CLASSES))
 
 

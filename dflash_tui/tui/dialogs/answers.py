@@ -48,9 +48,9 @@ class AnswersDialog(Dialog[None]):
     @once_composed
     def on_mount(self) -> None:
         self.query_one("#answer-a").focus()
-        self.draw()
+        self.show_pair()
 
-    def draw(self) -> None:
+    def show_pair(self) -> None:
         """Show the answers to the current prompt."""
         pair = self.pairs[self.place]
         self.query_one("#prompt", Static).update(render_prompt(pair, self.place + 1, len(self.pairs)))
@@ -63,16 +63,16 @@ class AnswersDialog(Dialog[None]):
 
     def action_other(self, step: int) -> None:
         self.place = (self.place + step) % len(self.pairs)
-        self.draw()
+        self.show_pair()
 
     def action_different(self) -> None:
         order = [(self.place + step) % len(self.pairs) for step in range(1, len(self.pairs) + 1)]
         self.place = next((place for place in order if self.pairs[place].a != self.pairs[place].b), self.place)
-        self.draw()
+        self.show_pair()
 
     def action_whole(self) -> None:
         self.whole = not self.whole
-        self.draw()
+        self.show_pair()
 
 
 def render_prompt(pair: AnswerPair, place: int, count: int) -> Content:

@@ -109,7 +109,7 @@ class Doctor(TextDialog[str | None]):
         from dflash_tui.peers import cluster_launch
 
         try:
-            hosts = await cluster_launch.reach_hosts(self.planned.plan.relaunch_request.peers)
+            hosts = await cluster_launch.reach_hosts(self.planned.plan.relaunch_request)
             report, _ = await hosts.check(await hosts.place(self.planned), thorough=not self.launching)
         except (DflashError, OSError) as error:
             self.show_heading("the checks could not be run")
@@ -214,9 +214,6 @@ class RemedyDialog(ListDialog[PlannedLaunch]):
     def on_mount(self) -> None:
         self.show_heading(Content.assemble((f"Launch {self.run.plan.recipe} again?", "bold")))
         self.draw()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
         """List the remedies with hanging indents."""

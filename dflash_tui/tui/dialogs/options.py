@@ -92,9 +92,6 @@ class OptionsDialog(ListDialog[None]):
     def on_mount(self) -> None:
         self.call_after_refresh(self.draw)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
     def draw(self) -> None:
         """Show the saved options and their effect."""
         request = self.choice.request(self.recipe)

@@ -156,13 +156,9 @@ class PatchScreen(TextDialog[None]):
         return render_patches(self.view, width) if self.view else Content("")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return action != "apply" or (self.view is not None and self._is_to_be_made)
-
-    @property
-    def _is_to_be_made(self) -> bool:
-        """Return whether the patched engine is missing and its base is installed."""
+        """Make the engine only where it is missing and its base is installed."""
         engine = self.view.engine if self.view else None
-        return engine is not None and engine.folder != self.plan.engine_folder
+        return action != "apply" or (engine is not None and engine.folder != self.plan.engine_folder)
 
     def _show_note(self, event: Preparing) -> None:
         self.notify(event.text, markup=False, timeout=10) if event.done else None

@@ -263,7 +263,7 @@ def render_ranks(cluster: Cluster, state: RunState, now: float) -> Content:
     rows = []
     for rank, (name, host) in enumerate(zip(names, cluster.hosts, strict=True)):
         (sign, color), word, facts, (problem, link) = (
-            _describe_near(host, state, now) if rank == own else _describe_far(host, state.ranks.get(rank))
+            _describe_near(host, state, now) if rank == own else _describe_far(host, state.far_ranks.get(rank))
         )
         row = Content.assemble(
             (f"rank {rank} ", MUTED),

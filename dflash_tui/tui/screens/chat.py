@@ -217,9 +217,6 @@ class ChatScreen(SizedScreen[None]):
             text, is_thinking = self._texts[part].read_end(most), part is Part.THINKING
             self._drawn[part].update(Content.assemble((f"thinking: {text}", MUTED)) if is_thinking else Content(text))
 
-    def _draw_whole(self) -> None:
-        self._draw([part for part, text in self._texts.items() if text.has_more or part in self._drawn], _WHOLE)
-
     @while_open
     def _show_calls(self, turn: Turn) -> None:
         self.draw()
@@ -228,7 +225,7 @@ class ChatScreen(SizedScreen[None]):
 
     @while_open
     def _end(self, text: str, style: str) -> None:
-        self._draw_whole()
+        self._draw([part for part, text in self._texts.items() if text.has_more or part in self._drawn], _WHOLE)
         self._talk.query(".waiting").remove()
         self._add(text, style, "measures")
 

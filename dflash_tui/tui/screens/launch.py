@@ -76,21 +76,13 @@ class HostSurveys:
         missing, self._missing = self._missing, None
         return missing
 
-    def forget(self) -> None:
-        """Forget the last survey, so that its plan is surveyed again."""
-        self._last_key, self._error, self._wrong = (), None, None
-
     def wants(self, plan: Plan) -> bool:
         """Whether a plan names other hosts and was not the last one surveyed."""
         return bool(plan.relaunch_request.peers) and self._key(plan) != self._last_key
 
-    def begin(self, plan: Plan) -> None:
-        """Record the plan that is being surveyed."""
-        self._last_key, self._error, self._wrong = self._key(plan), None, None
-
-    def is_unreached(self, plan: Plan) -> bool:
-        """Whether a plan needs other hosts that have not answered."""
-        return plan.cluster is not None and bool(plan.relaunch_request.peers) and not plan.cluster.is_named
+    def begin(self, plan: Plan | None) -> None:
+        """Record the plan that is being surveyed; without one the last is surveyed again."""
+        self._last_key, self._error, self._wrong = self._key(plan) if plan else (), None, None
 
     def _key(self, plan: Plan) -> tuple[str, ...]:
         """Return what a host's launch depends on: the request, not the link that the host reported."""
@@ -103,7 +95,7 @@ class HostSurveys:
 
         request = plan.relaunch_request
         try:
-            hosts = await cluster_launch.reach_hosts(request.peers)
+            hosts = await cluster_launch.reach_hosts(request)
             planned = await hosts.plan(request)
             if planned.plan.cluster:
                 choice.clusters = {**choice.clusters, request.peers: planned.plan.cluster}
@@ -129,25 +121,25 @@ class HostSurveys:
 
     def describe(self, plan: Plan) -> list[tuple[str, str]]:
         """Return plan rows: the links of the hosts, and their errors."""
-        if not (peers := plan.relaunch_request.peers):
+        if not (others := plan.relaunch_request.peers):
             return []
         if self._error:
             hint = f"\n→ {self._error.hint}" if self._error.hint else ""
             return [("hosts", f"✗ {self._error.what}{hint}")]
-        cluster, names = plan.cluster, ", ".join(peers)
+        cluster, names = plan.cluster, ", ".join(others)
         if cluster is None or not cluster.is_named:
             return [("hosts", f"connecting to {names} …")]
         rows = []
-        for rank, host in enumerate(cluster.hosts):
+        for number, host in enumerate(cluster.hosts):
             link = f"{host.address} on {host.interface}, {', '.join(host.devices) or 'sockets'}"
-            rows.append(("" if rank else "hosts", f"rank {rank} {host.host or 'this machine'}: {link}"))
-        rows += [("", f"{rank.host}: {text}") for rank in plan.ranks for text in rank.models]
+            rows.append(("" if number else "hosts", f"rank {number} {host.host or 'this machine'}: {link}"))
+        rows += [("", f"{far.host}: {text}") for far in plan.ranks for text in far.models]
         if self._wrong is None:
             rows.append(("", f"{names}: being checked …"))
         elif self._wrong:
             rows += [("", line) for line in self._wrong]
         else:
-            rows.append(("", f"{pluralize(len(peers), 'other host')} checked: nothing is wrong"))
+            rows.append(("", f"{pluralize(len(others), 'other host')} checked: nothing is wrong"))
         return rows
 
 
@@ -293,9 +285,6 @@ class LaunchScreen(SizedScreen[None]):
         if (recipes := self._recipes) and entries.keys() != self.entries.keys():
             self.entries = entries
             recipes.reload(entries)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
 
     @work(exclusive=True, group="look")
     async def probe_and_list(self) -> None:
@@ -588,7 +577,7 @@ class LaunchScreen(SizedScreen[None]):
 
         def choose(hosts: tuple[str, ...] | None) -> None:
             if hosts is not None:
-                self.hosts.forget()
+                self.hosts.begin(None)
                 self.choice.choose_peers(recipe, hosts)
                 self.draw()
 
@@ -602,7 +591,7 @@ class LaunchScreen(SizedScreen[None]):
 
     def has_hosts(self, plan: Plan) -> bool:
         """Return True if all hosts of a plan have answered; otherwise notify."""
-        if self.hosts.is_unreached(plan):
+        if plan.cluster is not None and plan.relaunch_request.peers and not plan.cluster.is_named:
             self.notify(f"no answer from {', '.join(plan.relaunch_request.peers)} yet", severity="warning")
             return False
         return True
@@ -637,5 +626,5 @@ class LaunchScreen(SizedScreen[None]):
         with showing_errors(self.app):
             self.notify(f"dflash-tui is on {host}: {await far_program.install_program(host)}", markup=False)
             self.hosts.installed.add(host)
-            self.hosts.forget()
+            self.hosts.begin(None)
             self.draw()

@@ -165,9 +165,6 @@ class PlaybackScreen(SizedScreen[None]):
         self.query_one("#label").display = bool(label)
         self.set_interval(0.1, self.draw)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
     @while_open
     def draw(self) -> None:
         """Draw both answers at the current position."""

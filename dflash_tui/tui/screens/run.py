@@ -75,10 +75,19 @@ class ViewScreen(SizedScreen[None]):
 
     CSS_PATH = "screens.tcss"
     GLOSSES: ClassVar = {"the phases of a start": GLOSSES}
+    HAS_HEAD: ClassVar = True
+    """Whether a line above the view says what it shows."""
 
     def __init__(self, view: RunView) -> None:
         super().__init__()
         self.view = view
+
+    def compose(self) -> ComposeResult:
+        if self.HAS_HEAD:
+            yield Display(id="player")
+        yield self.view
+        yield TooSmall()
+        yield Keys()
 
     def on_screen_resume(self) -> None:
         self.view.redraw()
@@ -89,14 +98,14 @@ class ViewScreen(SizedScreen[None]):
         active = super().active_bindings
         if not self.view.has_class("-log"):
             return active
-        log = [(key, each) for key, each in active.items() if isinstance(each.node, LogPane)]
-        others = [(key, each) for key, each in active.items() if not isinstance(each.node, LogPane)]
+        shown = {"l", "question_mark", "q"} | {
+            key
+            for key, each in active.items()
+            if isinstance(each.node, LogPane) and each.binding.tooltip and key not in _UNSHOWN
+        }
         return {
-            key: each._replace(binding=replace(each.binding, show=bool(each.binding.tooltip) and key not in _UNSHOWN))
-            for key, each in log
-        } | {
-            key: each._replace(binding=replace(each.binding, show=key in {"l", "question_mark", "q"}))
-            for key, each in others
+            key: each._replace(binding=replace(each.binding, show=key in shown))
+            for key, each in sorted(active.items(), key=lambda item: not isinstance(item[1].node, LogPane))
         }
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
@@ -157,14 +166,11 @@ class RunScreen(ViewScreen):
         *FIGURE_KEYS,
     ]
 
+    HAS_HEAD: ClassVar = False
+
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__(RunView(now, Source(is_live=True)))
         self._sending: Worker[None] | None = None
-
-    def compose(self) -> ComposeResult:
-        yield self.view
-        yield TooSmall()
-        yield Keys()
 
     def action_send_prompts(self) -> None:
         view = self.view
@@ -244,12 +250,6 @@ class ReplayScreen(ViewScreen):
     def read_clock(self) -> float:
         """Return the recorded time that is shown."""
         return self.player.now() if self.player else time.time()
-
-    def compose(self) -> ComposeResult:
-        yield Display(id="player")
-        yield self.view
-        yield TooSmall()
-        yield Keys()
 
     def on_mount(self) -> None:
         self.set_interval(0.25, self.show_position)
@@ -374,12 +374,6 @@ class ForeignScreen(ViewScreen):
         # /metrics has no figures of memory, GPUs or single requests.
         super().__init__(RunView(time.time, Source(foreign=server, charts=("tok_s", "acceptance"))))
         self.server = server
-
-    def compose(self) -> ComposeResult:
-        yield Display(id="player")
-        yield self.view
-        yield TooSmall()
-        yield Keys()
 
     def on_screen_resume(self) -> None:
         self.follow()

@@ -97,9 +97,6 @@ class VerdictScreen(SizedScreen[None]):
         self.query_one("#compared").focus()
         self.call_after_refresh(self.draw)
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
     def on_screen_resume(self) -> None:
         self.call_after_refresh(self.draw)
 

@@ -126,6 +126,12 @@ class SizedScreen(Screen[Result]):
         if event.size != self.app.size:
             event.prevent_default()
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Show what depends on the size."""
+
 
 class TooSmall(Widget):
     """A notice that the terminal is too small; the style sheet shows it instead of everything else."""

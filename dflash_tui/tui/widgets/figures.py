@@ -65,8 +65,8 @@ class Tile(NamedTuple):
     """The tile's width in a row of 80 columns."""
     good: bool = True
     """False if the figure is bad and is drawn as an error."""
-    rank: int = 0
-    """On narrow terminals tiles are dropped in descending rank; rank 0 is never dropped."""
+    order: int = 0
+    """On narrow terminals the tiles of the highest order are dropped first, those of order 0 never."""
     dim: bool = False
     """Whether the figure is old or belongs to another set-up."""
 
@@ -96,8 +96,8 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     figures.
     """
     last = state.readings.latest(now, MAX_GAP) if state.exit is None else None
-    recent = state.window(RECENT, now) if last else None
-    window = state.mean(span, now)
+    recent = state.readings.window(RECENT, now) if last else None
+    window = state.readings.mean(span, now)
     minutes = f"in {span / 60:.0f} min"
 
     def rate(tile: Tile, text: Callable[[Rates], str]) -> Tile:
@@ -111,7 +111,8 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
     speculation = (
         rate(Tile("accept length", UNKNOWN, most, "AL", 9), lambda rates: format_number(rates.acceptance_length, 2)),
         rate(
-            Tile("acceptance", UNKNOWN, "", "acceptance", 18, rank=1), lambda rates: format_percent(rates.acceptance, 1)
+            Tile("acceptance", UNKNOWN, "", "acceptance", 18, order=1),
+            lambda rates: format_percent(rates.acceptance, 1),
         ),
     )
     if recent is None and window is None and (logged := state.logged_speculation):
@@ -122,15 +123,15 @@ def build_tiles(state: RunState, plan: Plan | None, tokens: int, now: float, spa
         [
             rate(Tile("total tok/s", UNKNOWN, mean, "total", 13), lambda rates: format_number(rates.tok_s)),
             *speculation,
-            rate(Tile("steps/s", UNKNOWN, "", "steps/s", 15, rank=2), lambda rates: format_number(rates.steps_s)),
+            rate(Tile("steps/s", UNKNOWN, "", "steps/s", 15, order=2), lambda rates: format_number(rates.steps_s)),
             *([published] if published else []),
         ],
         [
             _build_latency("TTFT", 18, _list_measured(state, span, now), state.ttft(span, now)),
-            _build_latency("TPOT", 17, _list_measured(state, span, now, decoding=True), state.tpot(span, now), rank=1),
+            _build_latency("TPOT", 17, _list_measured(state, span, now, decoding=True), state.tpot(span, now), order=1),
             _build_queue(last, window),
             _build_memory(state, now),
-            *([Tile("prefix hits", prefix, minutes, "prefix", 14, rank=2)] if prefix != UNKNOWN else []),
+            *([Tile("prefix hits", prefix, minutes, "prefix", 14, order=2)] if prefix != UNKNOWN else []),
         ],
     ]
 
@@ -179,10 +180,10 @@ def _build_published(state: RunState, plan: Plan | None, window: Rates | None) -
         name, bounds = list_published_ranges(band, speculative=speculative)[0]
         of = band.set_up.replace(" profile", "")  # fits into 23 cells
         value = f"{_format_bounds(name, *bounds)} {of}".rstrip()
-        return Tile("published", value, name, "band", 23, rank=1, dim=bool(band.set_up))
+        return Tile("published", value, name, "band", 23, order=1, dim=bool(band.set_up))
     reading = next((reading for reading in comparisons if reading.position != "within"), comparisons[0])
     value = f"{reading.position} {_format_bounds(reading.name, reading.low, reading.high)}"
-    return Tile("published", value, reading.name, "band", 23, good=reading.position != "below", rank=1)
+    return Tile("published", value, reading.name, "band", 23, good=reading.position != "below", order=1)
 
 
 def _format_bounds(name: str, low: float, high: float) -> str:
@@ -199,7 +200,7 @@ def _list_measured(state: RunState, span: float, now: float, *, decoding: bool =
     return [seconds for seconds in times if seconds is not None]
 
 
-def _build_latency(name: str, columns: int, measured: list[float], histogram: Histogram | None, rank: int = 0) -> Tile:
+def _build_latency(name: str, columns: int, measured: list[float], histogram: Histogram | None, order: int = 0) -> Tile:
     """Return the median and p95 (the maximum below 20 requests) of the requests in the window.
 
     Uses this client's timings, or the server's histogram if most requests came from other clients.
@@ -209,7 +210,7 @@ def _build_latency(name: str, columns: int, measured: list[float], histogram: Hi
     count = len(measured) if exact else counted
     high = "p95" if count >= _LEAST_FOR_PERCENTILES else "max"
     if not count or not (exact or histogram):
-        return Tile(f"{name} median/max", UNKNOWN, "", name, columns, rank=rank)
+        return Tile(f"{name} median/max", UNKNOWN, "", name, columns, order=order)
     note = pluralize(count, "request")
     share = 0.95 if high == "p95" else 1.0
     if exact or histogram is None:
@@ -221,7 +222,7 @@ def _build_latency(name: str, columns: int, measured: list[float], histogram: Hi
             note = f"mean {' '.join(_format_seconds(histogram.total / count))}"
     (low_text, unit), (high_text, same) = both
     joined = f"{low_text}/{high_text} {same}" if unit in {same, ""} else f"{low_text} {unit}/{high_text} {same}"
-    return Tile(f"{name} median/{high}", joined.rstrip(), note, name, columns, rank=rank)
+    return Tile(f"{name} median/{high}", joined.rstrip(), note, name, columns, order=order)
 
 
 def _format_bucket(value: Quantile | None) -> tuple[str, str]:
@@ -256,7 +257,8 @@ class Figures(Horizontal):
         digits.update("-" if speed.value == UNKNOWN else speed.value)
         digits.set_class(speed.dim, "-held")
         self.query_one("#speed Static", Static).update(Content.assemble((f"{speed.name} · {speed.note}", MUTED)))
-        self.query_one(Tiles).show(speed, rows)
+        tiles = self.query_one(Tiles)
+        tiles.speed, tiles.rows = speed, rows
 
 
 class Tiles(Widget):
@@ -271,10 +273,6 @@ class Tiles(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="tiles")
-
-    def show(self, speed: Tile, rows: Sequence[Sequence[Tile]]) -> None:
-        """Replace the figures."""
-        self.speed, self.rows = speed, rows
 
     def render(self) -> RenderResult:
         compact = self.size.height < 2 * len(self.rows)
@@ -296,15 +294,15 @@ class Tiles(Widget):
 
 
 def hide_tiles(row: Sequence[Tile], width: int, *, compact: bool) -> list[Tile]:
-    """Return the tiles that fit in a row, dropping those of the highest rank first."""
+    """Return the tiles that fit in a row, dropping those of the highest order first."""
     tiles = list(row)
 
     def is_too_wide() -> bool:
         needed = sum(tile.columns for tile in tiles) - _TIGHT if compact else _LEAST_COLUMNS * len(tiles)
         return needed > max(width, 1)
 
-    while is_too_wide() and any(tile.rank for tile in tiles):
-        tiles.remove(max(tiles, key=lambda tile: tile.rank))
+    while is_too_wide() and any(tile.order for tile in tiles):
+        tiles.remove(max(tiles, key=lambda tile: tile.order))
     return tiles
 
 

@@ -46,7 +46,7 @@ class LogPane(ScrollView, can_focus=True):
         Binding("v", "level", "Level", show=False, tooltip="Log: all lines, warnings and worse, errors"),
         Binding("w", "wrap", "Wrap", show=False, tooltip="Log: wrap long lines; errors always wrap"),
         Binding("z", "fold", "Fold", show=False, tooltip="Log: fold or unfold routes and answered requests"),
-        Binding("L", "rank", "Rank", show=False, key_display="L", tooltip="Log: next host of the server"),
+        Binding("L", "next_host", "Next host", show=False, key_display="L", tooltip="Log: next host of the server"),
         Binding("F", "follow", "Follow", show=False, tooltip="Log: follow the end, or stop following"),
         Binding("g", "top", "Top", show=False, tooltip="Log: first line"),
         Binding("G", "end", "First, last", show=False, key_display="g G", tooltip="Log: last line, and follow"),
@@ -76,19 +76,19 @@ class LogPane(ScrollView, can_focus=True):
         self._show_rank(0)
 
     def offer_ranks(self, run: Run) -> None:
-        """Offer the logs of the ranks on other hosts."""
+        """Offer the logs of other hosts."""
         # A recording in one file has no copies of the other logs.
         self._far_logs = [FarLog(run, far) for far in run.far_ranks] if run.folder.is_dir() else []
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        return bool(self._far_logs) if action == "rank" else True
+        return bool(self._far_logs) if action == "next_host" else True
 
-    def action_rank(self) -> None:
+    def action_next_host(self) -> None:
         self._show_rank((self._rank + 1) % (1 + len(self._far_logs)))
 
-    def _show_rank(self, rank: int) -> None:
-        self._rank = rank
+    def _show_rank(self, number: int) -> None:
+        self._rank = number
         self.words, self.at, self._taken, self._place = "", -1, 0, None
         self._empty(0)
         self.following = True
@@ -393,8 +393,8 @@ class LogRows:
         """Return the rows that contain `words` in any case; of a wrapped row the first part."""
         if not words:
             return []
-        rows = enumerate(self.rows)
-        return [at for at, row in rows if (row.lines or row.whole or _NOTE in row.text) and words in _search_text(row)]
+        wholes = ((row.whole or row.text) if row.lines or row.whole or _NOTE in row.text else "" for row in self.rows)
+        return [at for at, text in enumerate(wholes) if words in text.lower()]
 
     def _add(self, line: LogLine) -> None:
         """Add the rows of a line, unless it is below the level, and a note on a harmless warning once per reason."""
@@ -433,7 +433,3 @@ class LogRows:
         first, *others = (part.plain for part in Content(text).wrap(self.width - indent))
         self.rows.append(Row(first, self.next, style, whole=text, kind=kind, lines=lines))
         self.rows += [Row(f"{'':{indent}}{part}", self.next, style, lines=0) for part in others]
-
-
-def _search_text(row: Row) -> str:
-    return (row.whole or row.text).lower()

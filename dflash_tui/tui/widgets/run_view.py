@@ -305,9 +305,9 @@ class RunView(Vertical):
         self._draw_alarms(now)
         tiles = build_tiles(self.state, self.plan, self.drafted, now, span)
         self.query_one(Figures).show(build_speed(self.state, now), tiles)
-        rates = self.state.window(span, now)
+        rates = self.state.readings.window(span, now)
         if rates is None or not rates.per_position:  # nothing was drafted since the recording began
-            rates = self.state.mean(span, now)
+            rates = self.state.readings.mean(span, now)
         shares = rates.per_position if rates else ()
         synthetic = self.plan is not None and self.plan.accepts_synthetically
         advice = advise_draft_length(shares, rates.steps) if rates and not synthetic else None
@@ -386,12 +386,12 @@ class FailurePane(VerticalScroll):
 
     def show(self, run: Run | None, state: RunState, error: DflashError | None) -> bool:
         """Show the failure of `run`; return whether there is one."""
-        self._find_cause(run, state, error)
-        if error is None and self.postmortem is None:
-            return False
-        self._error = error
+        run_state = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
+        if run_state != self._last_state:  # finding the cause scans processes and ports
+            self._last_state, self._error = run_state, error
+            self.postmortem = build_postmortem(run, state) if run and error is None else None
         self._write()
-        return True
+        return error is not None or self.postmortem is not None
 
     def on_resize(self) -> None:
         """Re-wrap the text: a hidden pane has no width."""
@@ -408,13 +408,6 @@ class FailurePane(VerticalScroll):
         reason = self.query_one("#reason", Static)
         if content != reason.content:
             reason.update(content)
-
-    def _find_cause(self, run: Run | None, state: RunState, error: DflashError | None) -> None:
-        """Recompute the cause only on a change: it scans processes and ports."""
-        run_state = (run.id if run else "", state.status, state.exit, state.autopsy, tuple(state.problems), error)
-        if run_state != self._last_state:
-            self._last_state = run_state
-            self.postmortem = build_postmortem(run, state) if run and error is None else None
 
 
 def render_postmortem(postmortem: Postmortem, width: int, *, short: bool = False) -> Content:

@@ -63,5 +63,5 @@ async def test_decreasing_counters_start_new_window(launch, tmp_path, monkeypatc
         await until(lambda: state.readings[-1].counters.generated == 1)
         first = next(reading for reading in state.readings if reading.counters.generated == 1)
         assert not first.joined
-        rates = state.window(60.0, time.time())
+        rates = state.readings.window(60.0, time.time())
         assert rates is None or rates.tok_s >= 0

@@ -30,7 +30,7 @@ def test_mean_matches_count_of_client(mode, snapshot):
     assert state.launched
     assert state.launched.synthetic == snapshot
     assert state.exit
-    mean = state.window(120, state.readings[-1].at)
+    mean = state.readings.window(120, state.readings[-1].at)
     assert mean
     assert mean.seconds == pytest.approx(120, abs=2)
     assert mean.tok_s == pytest.approx(CLIENT[mode], rel=0.02)

@@ -30,7 +30,8 @@ def test_sample_replays_h200_run():
     kinds = Counter(request.kind for request in state.requests if request.kind in {"JSON", "Q&A"})
     assert kinds == {"JSON": 24, "Q&A": 24}
     at = state.launched.at + 190
-    busy = fold(*(event for event in recording.find_recording("sample").events() if event.at <= at)).window(60.0, at)
+    events = [event for event in recording.find_recording("sample").events() if event.at <= at]
+    busy = fold(*events).readings.window(60.0, at)
     assert busy
     assert busy.tok_s == pytest.approx(722, rel=0.01)
     assert busy.acceptance_length == pytest.approx(3.41, abs=0.05)
@@ -225,7 +226,7 @@ def told(state: RunState) -> tuple[object, ...]:
     """What the screens take from a state."""
     now = state.exit.at if state.exit else 0.0
     return (
-        state.status, state.ready_at, state.spans(now), state.window(600, now), state.ttft(600, now),
+        state.status, state.ready_at, state.spans(now), state.readings.window(600, now), state.ttft(600, now),
         list(state.requests), list(state.memory), list(state.finished.requests), list(state.lines)[-50:],
     )  # fmt: skip
 

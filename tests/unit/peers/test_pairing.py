@@ -15,6 +15,7 @@ from dflash_tui.machine.network import Interface, Network
 from dflash_tui.peers import cluster_launch, connection
 from dflash_tui.peers.connection import Greeting, HostSide, Peer
 from dflash_tui.planning.memory import MemoryEstimate
+from dflash_tui.planning.request import LaunchRequest
 from tests.support import command_line
 
 HERE = Network((Interface("eth0", ("192.168.7.1/24",), 1500),))
@@ -57,7 +58,7 @@ def test_peer_of_other_release_is_refused(monkeypatch):
 
     monkeypatch.setattr(connection, "ask", ask)
     with pytest.raises(UsageError, match="another version"):
-        asyncio.run(cluster_launch.reach_hosts(["b"]))
+        asyncio.run(cluster_launch.reach_hosts(LaunchRequest(recipe="demo-cpu", peers=("b",))))
 
 
 @pytest.mark.parametrize(("host", "warned"), [("b", ["RoCE"]), ("local", [])])

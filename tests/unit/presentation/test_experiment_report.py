@@ -7,6 +7,7 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.gfm_autolink import gfm_autolink_plugin
 from msgspec.structs import replace
 
+from dflash_tui.benchmark.prompts import TokenVariety
 from dflash_tui.experiments.analysis import verdict
 from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.analysis.stats import Ratio
@@ -84,6 +85,13 @@ def test_commands_have_no_secrets():
     said = experiment_report.render_markdown(replace(report, boots=(first, *report.boots[1:])))
     assert "hf_abcdefghijklmnopqrst" not in said
     assert "HF_TOKEN=[left out] OMP_NUM_THREADS=2 " in said
+
+
+def test_report_names_prompts_of_random_tokens():
+    report = a_report()
+    varied = tuple(replace(boot, token_variety=TokenVariety.RANDOM) for boot in report.boots)
+    texts = [experiment_report.render_markdown(replace(report, boots=boots)) for boots in (report.boots, varied)]
+    assert ["prompts of random tokens" in text for text in texts] == [False, True]
 
 
 def test_a_sweep_names_its_plateau():

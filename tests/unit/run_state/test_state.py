@@ -95,7 +95,7 @@ def test_the_running_phase_grows_until_the_end():
 def test_windows_are_differences_not_lifetime_ratios():
     """A window looks at its own seconds only: a fast start does not hide a slow now."""
     state = fold(*(reading(float(t), 10.0 * t) for t in range(11)), *(reading(11.0 + t, 101 + t) for t in range(10)))
-    fast_and_slow, slow = present(state.window(100, 20.0)), present(state.window(5, 20.0))
+    fast_and_slow, slow = present(state.readings.window(100, 20.0)), present(state.readings.window(5, 20.0))
     assert slow.tok_s == pytest.approx(4.0)
     assert fast_and_slow.tok_s > 20
     assert slow.acceptance == pytest.approx(3 / 7)
@@ -111,7 +111,7 @@ def test_a_hole_is_not_a_zero():
     assert columns[50] is None
     assert columns[-1]
     assert columns[-1].tok_s == pytest.approx(40.0)
-    window = present(state.window(1000, 101.0))
+    window = present(state.readings.window(1000, 101.0))
     assert window.seconds == pytest.approx(1.0)
 
 
@@ -159,7 +159,7 @@ def test_window_ends_now_not_at_last_change():
     state = fold(*(reading(float(t), 10.0 * t) for t in range(6)))
 
     def speed(now: float) -> float | None:
-        found = state.window(5, now)
+        found = state.readings.window(5, now)
         return found.tok_s if found else None
 
     assert speed(5.0) == pytest.approx(40.0)
@@ -171,7 +171,7 @@ def test_window_ends_now_not_at_last_change():
 def test_a_window_begins_inside_an_idle_time():
     """A rest before the burst counts with its seconds inside the window only."""
     state = fold(reading(0.0, 0), reading(9.0, 0), reading(10.0, 10), reading(11.0, 20))
-    found = present(state.window(4, 11.0))
+    found = present(state.readings.window(4, 11.0))
     assert found.seconds == pytest.approx(4.0)
     assert found.tok_s == pytest.approx(20.0)
 
