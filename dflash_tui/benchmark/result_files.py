@@ -28,13 +28,6 @@ _OURS = "dflash-tui "
 _Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 
-class LoadLevel(NamedTuple):
-    """How requests were sent: `streams` at a time, or if that is 0 at a `rate` per second, 0 if unknown."""
-
-    streams: int
-    rate: float
-
-
 class Measured(NamedTuple):
     """The measured requests of a server; `output_tok_s` is of a single level, uncounted requests included."""
 
@@ -45,17 +38,12 @@ class Measured(NamedTuple):
     output_tok_s: float | None = None
     metadata: Mapping[str, str] = {}
 
-    @property
-    def last_level(self) -> tuple[LoadLevel, tuple[RequestDone, ...]]:
-        """The level of the last request that ended, with all requests of that level."""
-        last = max(self.requests, key=lambda request: request.at)
-        level = LoadLevel(last.streams, last.rate)
-        return level, tuple(request for request in self.requests if (request.streams, request.rate) == level)
-
 
 def build_vllm_bench(measured: Measured) -> dict[str, Any]:
     """Return the last level as `vllm bench serve --save-result` writes it; times are in milliseconds."""
-    (streams, rate), done = measured.last_level
+    last = max(measured.requests, key=lambda request: request.at)
+    streams, rate = last.streams, last.rate  # at a rate, no streams are set
+    done = [request for request in measured.requests if (request.streams, request.rate) == (streams, rate)]
     good, seconds = [request for request in done if not request.error], busy_seconds(done)
     read, generated = sum(r.prompt_tokens for r in good), sum(r.tokens for r in good)
     result = {

@@ -112,9 +112,6 @@ def _limited(kind: type[int | float], least: float, most: str) -> Callable[[str]
 
 
 parse_positive = _limited(int, 1, "MOST_ROUNDS")
-parse_scale = _limited(float, 0.001, "MOST_SCALE")
-parse_seed = _limited(int, 0, "MOST_SEED")
-parse_temperature = _limited(float, 0, "MOST_TEMPERATURE")
 
 
 def parse_concurrency(text: str) -> tuple[int, ...]:
@@ -185,12 +182,12 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "rank": parse_positive,
     "rate": number(0.001, 10_000),
     "rounds": parse_positive,
-    "scale": parse_scale,
-    "seed": parse_seed,
+    "scale": _limited(float, 0.001, "MOST_SCALE"),
+    "seed": _limited(int, 0, "MOST_SEED"),
     "speed": number(0.1, 100_000),
     "streams": whole_number(1, 1024),
     "tail": parse_positive,
-    "temperature": parse_temperature,
+    "temperature": _limited(float, 0, "MOST_TEMPERATURE"),
     "top_k": parse_positive,
     "top_p": parse_top_p,
     "warm_up": parse_positive,

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from dflash_tui.benchmark import suites
 from dflash_tui.benchmark.server import Server
@@ -18,6 +17,7 @@ from dflash_tui.cli.event_lines import PreparingLines
 from dflash_tui.common.errors import UsageError
 from dflash_tui.engines import download, model_config
 from dflash_tui.engines.environments import Engine
+from dflash_tui.engines.model_config import TreeDrafter
 from dflash_tui.engines.model_hub import HubAccessError
 from dflash_tui.launch import recipe_files, recipe_trust
 from dflash_tui.machine.hardware import parse_class
@@ -25,7 +25,6 @@ from dflash_tui.monitoring.foreign_server import is_address
 from dflash_tui.monitoring.server_identity import find_server
 from dflash_tui.peers.transport import check_hosts
 from dflash_tui.planning.derivation import catalogue
-from dflash_tui.planning.derivation.catalogue import CataloguePair
 from dflash_tui.planning.derivation.pair import DerivedPair
 from dflash_tui.planning.methods import FACTS, DrafterUse, Method
 from dflash_tui.planning.patch_file import Patch
@@ -131,42 +130,29 @@ def derive_recipe(target: str, drafter: str | None, method: Method | None, token
     return derived
 
 
-class _Row(NamedTuple):
-    """A way to draft for a model: where it was found, the drafter or an empty name, and its description."""
-
-    source: str
-    drafter: str
-    text: str
-
-
 def _list_drafters(target: str, method: Method | None) -> list[str]:
-    pairs = _find_catalogued(target, method)
-    rows = [_Row("known", pair.drafter, recipe_text.format_drafter(pair)) for pair in pairs]
-    if method is None or FACTS[method].drafter is not DrafterUse.NEVER:
-        rows += _read_tree(target, method, {row.drafter for row in rows})
-    for row in rows:
-        print_status(f"{row.source:8} {row.text}")
-    return [row.drafter for row in rows if row.drafter]
+    """Print how tokens can be drafted for a model, by the catalogue and the hub; return the drafters."""
+    takes_drafter = method is None or FACTS[method].drafter is not DrafterUse.NEVER
+    pairs = catalogue.find_pairs(catalogue.load_catalogue(), target) if takes_drafter else []
+    pairs = [pair for pair in pairs if (pair.method is method if method else pair.method is not Method.NONE)]
+    drafters = [pair.drafter for pair in pairs]
+    tree = _read_tree(target) if takes_drafter else []
+    for pair in pairs:
+        print_status(f"{'known':8} {recipe_text.format_drafter(pair)}")
+    for drafter in tree:
+        if drafter.repo not in drafters and method in {None, drafter.method}:
+            print_status(f"{'hub':8} {recipe_text.format_tree_drafter(drafter)}")
+            drafters.append(drafter.repo)
+    return [drafter for drafter in drafters if drafter]
 
 
-def _read_tree(target: str, method: Method | None, known_drafters: set[str]) -> list[_Row]:
-    """Return the drafters of the hub's model tree that are not in `known_drafters`; print a note if it fails."""
+def _read_tree(target: str) -> Sequence[TreeDrafter]:
+    """Return the drafters of the hub's model tree; print a note if it cannot be read."""
     try:
-        drafters = asyncio.run(model_config.find_tree_drafters(target))
+        return asyncio.run(model_config.find_tree_drafters(target))
     except HubAccessError as error:
         print_status(f"{'hub':8} its model tree was not read: {error}")
-        return []
-    others = [
-        drafter for drafter in drafters if drafter.repo not in known_drafters and method in {None, drafter.method}
-    ]
-    return [_Row("hub", drafter.repo, recipe_text.format_tree_drafter(drafter)) for drafter in others]
-
-
-def _find_catalogued(target: str, method: Method | None) -> list[CataloguePair]:
-    pairs = catalogue.find_pairs(catalogue.load_catalogue(), target)
-    if method:
-        return [pair for pair in pairs if pair.method is method and FACTS[method].drafter is not DrafterUse.NEVER]
-    return [pair for pair in pairs if pair.method is not Method.NONE]
+        return ()
 
 
 def confirm_trust(recipe: Recipe, plans: Sequence[Plan], args: argparse.Namespace) -> None:

@@ -299,9 +299,8 @@ def _diagnose_by_log(
         return None
     diagnosis = _explain_match(match, circumstances) if match else Diagnosis("", "recipe", "", (), ())
     memory = _format_memory(state) if diagnosis.kind in {"out_of_memory", "worker_died"} and listed is None else ""
-    diagnosis = msgspec.structs.replace(
-        diagnosis, evidence=tuple(filter(None, (*text.split("\n"), memory))), process=problem.process if problem else ""
-    )
+    evidence, process = tuple(filter(None, (*text.split("\n"), memory))), problem.process if problem else ""
+    diagnosis = msgspec.structs.replace(diagnosis, evidence=evidence, process=process)
     if listed is None:
         return diagnosis
     advice = " ".join(listed.fix.split())

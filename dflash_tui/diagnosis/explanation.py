@@ -52,10 +52,8 @@ def explain_alarms(alarms: Sequence[Alarm], state: RunState, well: str) -> Expla
     if not alarms:
         return Explanation(NO_FAILURE, well, phase=phase)
     worst, *others = alarms
-    warnings = tuple(map(str, others))
-    return Explanation(
-        worst.kind, worst.what, (worst.evidence,), (worst.hint,), phase=phase, warnings=warnings, slow=True
-    )
+    found = Explanation(worst.kind, worst.what, (worst.evidence,), (worst.hint,), phase=phase, slow=True)
+    return msgspec.structs.replace(found, warnings=tuple(map(str, others)))
 
 
 def name_phase(state: RunState) -> str:

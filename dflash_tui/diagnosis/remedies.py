@@ -105,10 +105,8 @@ def _by_hand(kind: str, plan: Plan) -> Iterator[Remedy]:
     if kind in _PATCHED and (disabled := tuple(f"patches.{name}" for name in plan.disabled_patches)):
         yield Remedy("with the patches that --set disabled", LaunchChanges(removed_settings=disabled))
     if fixed_in and plan.vllm and not plan.on_cpu and Version(plan.vllm) < Version(fixed_in):
-        newer = min(
-            (v for v in recipe_loader.load_releases() if Version(v) >= Version(fixed_in)), key=Version, default=None
-        )
-        if newer:
+        fixed = [vllm for vllm in recipe_loader.load_releases() if Version(vllm) >= Version(fixed_in)]
+        if newer := min(fixed, key=Version, default=None):
             yield Remedy(f"vLLM {newer}", LaunchChanges(vllm=newer, removed=("engine",)))
     if plan.set_up is SetUp.FAST:
         yield Remedy("the published set-up", LaunchChanges(set_up=SetUp.PUBLISHED))

@@ -169,12 +169,9 @@ def find_experiment(name: str | None = None) -> Design:
         raise UsageError("no experiment yet", hint="dflash-tui ab RECIPE starts one")
     if name is None:
         return next((design for design in reversed(designs) if find_driver(experiment_folder(design.id))), designs[-1])
-    for exact in (
-        [design for design in designs if design.id == name],
-        [design for design in designs if design.recipe == name],
-    ):
-        if exact:
-            return exact[-1]
+    exact = [design for design in designs if design.id == name]
+    if exact := exact or [design for design in designs if design.recipe == name]:
+        return exact[-1]
     fitting = [design for design in designs if name and design.id.startswith(name)]
     if len(fitting) == 1:
         return fitting[0]

@@ -127,20 +127,18 @@ def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
     return " ".join(words) or PUBLISHED
 
 
-class Axes(NamedTuple):
-    """The axes of a tune, those with the largest effects first, and those left out, with reasons."""
-
-    axes: tuple[str, ...]
-    left_out: dict[str, str]
-
-
 def judges_starts(key: str) -> bool:
     """Whether an axis changes how a server starts, not how fast it answers."""
     return key == _LOADER or key.startswith(_START_MEASURE)
 
 
-def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int) -> Axes:
-    """Return the axes of a tune of this launch; `streams` is the highest number of concurrent requests."""
+def list_axes(
+    resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None, streams: int
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the axes of a tune of this launch, the largest effects first, and those left out, with reasons.
+
+    `streams` is the highest number of concurrent requests.
+    """
     left_out: dict[str, str] = {}
     recipe = resolved.recipe
     methods = [f"method={','.join([recipe.method, *recipe.methods])}"] if recipe.methods else []
@@ -171,7 +169,7 @@ def list_axes(resolved: ResolvedRecipe, plan: Plan, *, temperature: float | None
         else:
             left_out[f"{_LOADER}=instanttensor"] = f"vLLM {vllm} does not install it; {_FIRST_WITH_INSTANTTENSOR} does"
         axes += [f"max-num-seqs={','.join(map(str, enough[:_MOST_SEQUENCES]))}", f"{_LOADER}={','.join(loaders)}"]
-    return Axes(tuple(axes), left_out)
+    return tuple(axes), left_out
 
 
 def _list_patches(resolved: ResolvedRecipe, plan: Plan, left_out: dict[str, str]) -> list[str]:

@@ -104,15 +104,15 @@ def build_tune(
     base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
     if base.arms[0].plan.set_up is SetUp.FAST:  # its patch is one of the axes
         base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
-    chosen = tune_schedule.Axes(tuple(axes), {})
+    chosen, left_out = tuple(axes), dict[str, str]()
     if not axes:
         streams, plan = max(request.concurrency), base.arms[0].plan
-        chosen = tune_schedule.list_axes(resolved, plan, temperature=base.temperature, streams=streams)
-    keys = [tune_schedule.list_key(axis) for axis in chosen.axes]
+        chosen, left_out = tune_schedule.list_axes(resolved, plan, temperature=base.temperature, streams=streams)
+    keys = [tune_schedule.list_key(axis) for axis in chosen]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise VariationError(f"{twice} is given twice", example=f"{twice}=VALUE,VALUE with all its values")
     name = recipe_files.check_name(name or choose_name(base.recipe))
-    tuning = Tuning(budget, chosen.axes, name, chosen.left_out)
+    tuning = Tuning(budget, chosen, name, left_out)
     command = _format_command(["tune"], base, request.launch, {"budget": f"{budget:.0f}s"}, axes=tuning.axes, name=name)
     design = replace(base, tuning=tuning, command=command)
     expected = builder.estimate_duration(design)

@@ -148,10 +148,8 @@ async def make_patched_engine(plan: Plan, engine: Engine, report: Report) -> Eng
         text = f"{', '.join(found.patches) or 'none needed'}, in {folder}"
         report(Preparing(time.time(), Step.PATCHES, text, 1.0, done=True))
         return found
-    names = ", ".join(plan.patches)
-    report(
-        Preparing(time.time(), Step.PATCHES, f"making an engine with {names}, by links to the files of {engine.folder}")
-    )
+    text = f"making an engine with {', '.join(plan.patches)}, by links to the files of {engine.folder}"
+    report(Preparing(time.time(), Step.PATCHES, text))
     made = await engine_python.run_in_cancellable_thread(
         lambda: patched_engine.make_patched_engine(engine, folder, patches, plan.hardware)
     )

@@ -70,9 +70,8 @@ def add_own_recipe(name: str, text: str, schema: str = "") -> Path:
     if schema:
         schema_file = path.parent / "recipe.schema.json"
         private_files.replace_private_file(schema_file, schema.encode())
-        text = re.sub(
-            r"\A(# yaml-language-server:[^\n]*\n)?", f"# yaml-language-server: $schema={schema_file.name}\n", text
-        )
+        first = f"# yaml-language-server: $schema={schema_file.name}\n"
+        text = re.sub(r"\A(# yaml-language-server:[^\n]*\n)?", first, text)
     private_files.replace_private_file(path, text.encode())
     return path
 

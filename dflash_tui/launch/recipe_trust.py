@@ -149,9 +149,8 @@ def _is_shipped(content: Recipe | Patch) -> bool:
     if not file.is_file():
         return False
     try:
-        return _hash(recipe_loader.load_recipe(file) if is_recipe else patch_file.load_patch_file(file)) == _hash(
-            content
-        )
+        shipped = recipe_loader.load_recipe(file) if is_recipe else patch_file.load_patch_file(file)
+        return _hash(shipped) == _hash(content)
     except RecipeError:
         return False
 

@@ -333,10 +333,8 @@ class _Restarts:
     def _give_up(self, run: Run, failed: ServerFailed, why: str) -> ServerFailed:
         self._front.show(RestartRefused(run, why))
         before = self._failures[:-1]
-        evidence = [failed.evidence, *(["failed before:", *before] if before else [])]
-        return ServerFailed(
-            f"{failed.what}; not launched again: {why}", evidence="\n  ".join(filter(None, evidence)), hint=failed.hint
-        )
+        evidence = "\n  ".join(filter(None, [failed.evidence, *(["failed before:", *before] if before else [])]))
+        return ServerFailed(f"{failed.what}; not launched again: {why}", evidence=evidence, hint=failed.hint)
 
 
 MAX_DELAY = 300.0

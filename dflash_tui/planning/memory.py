@@ -257,9 +257,8 @@ def _activations(model: ModelConfig | None, batched: int, sequences: int, tokens
 def _share(name: str, files: int | None, recipe_gb: float | None, split: int) -> MemoryShare:
     if files:
         return MemoryShare(name, files // split, "files")
-    return (
-        MemoryShare(name, int(recipe_gb * 1e9) // split, "recipe") if recipe_gb else MemoryShare(name, None, "unknown")
-    )
+    size = int(recipe_gb * 1e9) // split if recipe_gb else None
+    return MemoryShare(name, size, "recipe" if recipe_gb else "unknown")
 
 
 def _quantize_weights(

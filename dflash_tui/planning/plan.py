@@ -271,9 +271,8 @@ def upgrade_plan(fields: Any) -> Any:
         return fields
     plan = {_RENAMED.get(name, name): value for name, value in fields.items() if name != "asked"}
     if options := fields.get("asked"):
-        plan["request"] = upgrade_options(
-            {"": fields.get("recipe"), **options} if isinstance(options, dict) else options
-        )
+        named = {"": fields.get("recipe"), **options} if isinstance(options, dict) else options
+        plan["request"] = upgrade_options(named)
     if isinstance(label := plan.get("synthetic"), str):
         plan["synthetic"] = upgrade_label(label)
     return plan

@@ -264,9 +264,7 @@ def list_models(resolved: ResolvedRecipe, tokens: int) -> tuple[PlannedModel, ..
     if resolved.recipe.build:
         return ()
     needed = (resolved.target, resolved.drafter if tokens else None)
-    return tuple(
-        PlannedModel(model.model, model.revision, model.size_gb, model.gated) for model in needed if model is not None
-    )
+    return tuple(PlannedModel(each.model, each.revision, each.size_gb, each.gated) for each in needed if each)
 
 
 def _list_warnings(

@@ -158,18 +158,13 @@ class StartConditions(msgspec.Struct, frozen=True):
     """The optimizations that failed with this engine: name -> how."""
 
 
-class ChosenOptimizations(NamedTuple):
-    """The recipe with the optimizations' settings, the names of those used, and why others are not."""
-
-    resolved: ResolvedRecipe
-    used: tuple[str, ...]
-    left_out: dict[str, str]
-
-
 def choose_startup_optimizations(
     resolved: ResolvedRecipe, mode: Mode, engine_folder: Path, conditions: StartConditions, patches: Collection[str]
-) -> ChosenOptimizations:
-    """Return the optimizations that a launch with these patches uses: the defaults and those that the user set."""
+) -> tuple[ResolvedRecipe, tuple[str, ...], dict[str, str]]:
+    """Return the recipe with the optimizations of a launch with these patches, their names, and why others are not.
+
+    They are the defaults and those that the user set.
+    """
     _check_names(resolved)
     used, left_out = [], dict[str, str]()
     env, flags = dict(resolved.env), dict(resolved.flags)
@@ -190,7 +185,7 @@ def choose_startup_optimizations(
             left_out[name] = why_not
     if conditions.on_wsl and not resolved.recipe.for_cpu and WSL_PINS not in conditions.exported:
         env.setdefault(WSL_PINS, "1")  # without pinned memory vLLM's V2 runner does not start on WSL (vllm#54652)
-    return ChosenOptimizations(replace(resolved, env=env, flags=flags), tuple(used), left_out)
+    return replace(resolved, env=env, flags=flags), tuple(used), left_out
 
 
 def list_offers(resolved: ResolvedRecipe, used: tuple[str, ...]) -> list[StartupOptimization]:
@@ -213,14 +208,12 @@ def list_exported(environment: Mapping[str, str]) -> frozenset[str]:
 def _check_names(resolved: ResolvedRecipe) -> None:
     for name, wanted in resolved.start.items():
         if name not in OPTIMIZATIONS:
-            hint = (
-                suggest_nearest(name, OPTIMIZATIONS, "did you mean start.{}?") or f"there is {', '.join(OPTIMIZATIONS)}"
-            )
+            near = suggest_nearest(name, OPTIMIZATIONS, "did you mean start.{}?")
+            hint = near or f"there is {', '.join(OPTIMIZATIONS)}"
             raise UsageError(f"there is no startup optimization start.{name}", hint=hint)
         if OPTIMIZATIONS[name].is_fixed and not wanted:
-            raise UsageError(
-                f"start.{name} cannot be switched off: {OPTIMIZATIONS[name].does}", hint=f"--set start.{name}=null"
-            )
+            what = f"start.{name} cannot be switched off: {OPTIMIZATIONS[name].does}"
+            raise UsageError(what, hint=f"--set start.{name}=null")
     if len(both := [name for name in _LOADERS if resolved.start.get(name)]) > 1:
         raise UsageError(f"{' and '.join(both)} are both loaders", hint="choose one of them")
 

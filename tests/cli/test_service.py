@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dflash_tui.cli import main
 from dflash_tui.cli.commands import plan as service
 from tests.support.systemd_parser import fields, unquoted
+from tests.support.values import present
 
 WORDS = [
     "--mode",
@@ -65,8 +66,7 @@ def test_the_real_systemd_reads_it(folders, capsys, tmp_path):
     environ["SYSTEMD_LOG_LEVEL"] = "debug"
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=240)
     seen = (done.stdout + done.stderr).partition("Unit demo.service:")[2]
-    told = re.search(r"Command Line: (.*)", seen)
-    assert told
+    told = present(re.search(r"Command Line: (.*)", seen))
     assert shlex.split(told[1].replace("\\$", "$")) == [sys.executable, "-P", "-m", "dflash_tui", *LAUNCH]
     for line in ("KillMode: mixed", "Restart: no", "OOMPolicy: continue", "OOMScoreAdjust: 1000", "MemorySwapMax: 0"):
         assert line in seen

@@ -66,7 +66,7 @@ TRIED = {
     "triton-split-verify": Tried(("0.33.0",), (*ATTENTION, SCRATCH)),
     "triton-split-verify-0.24": Tried(("0.24.0", "0.31.0"), ATTENTION),
     "triton-split-verify-0.32": Tried(("0.32.0",), ATTENTION),
-    "triton-window-segments": Tried(("0.25.0", "0.33.0")),
+    "triton-split-verify-2": Tried(("0.25.0", "0.33.0")),
 }
 UPSTREAM = ("vllm", "0.24.0")  # has gemma4-draft-mm-prefix by itself
 KEYED = ("0.30.0", "0.32.0", "0.33.0")  # two with a key in place of dflash-no-block-drop, and one that needs neither

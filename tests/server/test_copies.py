@@ -27,6 +27,7 @@ from tests.support import command_line
 from tests.support.far_home import FarHome
 from tests.support.process_search import find_processes
 from tests.support.two_hosts import make_two_hosts
+from tests.support.values import present
 from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.skipif(not shutil.which("rsync"), reason="no rsync (Debian, Ubuntu: rsync)")
@@ -153,8 +154,7 @@ def test_cached_model_keeps_its_layout(source, far, there):
     assert {path.name for path in there.iterdir()} == {"blobs", "refs", "snapshots"}
     assert (events[-1].done, events[-1].fraction) == (True, 1.0)
     os.environ["HF_HOME"] = str(there.parents[1])  # the fixture's own, which is put back
-    model = model_hub.find_local_model(REPO)
-    assert model is not None
+    model = present(model_hub.find_local_model(REPO))
     assert model.folder == str(snapshot)
 
 

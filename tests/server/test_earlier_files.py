@@ -20,6 +20,7 @@ from dflash_tui.runs import registry
 from tests import DATA, ROOT
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
+from tests.support.values import present
 
 EARLIER = DATA / "earlier"
 SCRIPT = paths.bundled_folder("recipes") / "build_demo_pair.py"
@@ -68,8 +69,7 @@ def test_a_run(earlier):
     )  # fmt: skip
     state = observer.replay_run(run)
     assert (state.status, len(state.phases), len(state.finished.requests)) == ("stopped", 8, 5)
-    window = state.readings.window(60, state.readings[-1].at)
-    assert window is not None
+    window = present(state.readings.window(60, state.readings[-1].at))
     assert window.steps == 14
     assert window.acceptance_length == pytest.approx(1 + 48 / 14)
     rows = map(json.loads, dflash("ps", "--all", "--json").splitlines())

@@ -17,7 +17,6 @@ from dflash_tui.common.secrets import LEFT_OUT
 from dflash_tui.events import FILLER
 from dflash_tui.experiments import controller, run_report, runner, store
 from dflash_tui.experiments.design import Boot, Design, ExperimentHalted, RequestMeasured
-from dflash_tui.experiments.progress import Progress
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import recording
 from dflash_tui.runs import (
@@ -29,6 +28,7 @@ from dflash_tui.runs.run import EXPERIMENT_MARK
 from tests import DATA
 from tests.support import command_line, fake_engine
 from tests.support.command_line import Said
+from tests.support.driven import find_driver, kill_driver, progress, read_report
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.selection import leave_to_long
@@ -53,10 +53,6 @@ def begin(*words: str) -> Design:
     """Begin an experiment with n=7 and n=4 and leave it to its driver."""
     done = run(fake_engine.RECIPE, "--vary", "n=7,4", *QUICK, *words, "--detach")
     return store.find_experiment(done.stdout.strip())
-
-
-def progress(design: Design) -> Progress:
-    return store.read_progress(store.experiment_folder(design.id))
 
 
 def happened(design: Design) -> list[object]:
@@ -132,8 +128,7 @@ def test_starts_are_judged_by_their_seconds(port):
     assert [boot.start for boot in measured] == ["filling", "filling", "measured", "measured", "measured", "measured"]
     assert not any(boot.requests for boot in measured)
     assert [event for event in happened(design) if isinstance(event, RequestMeasured)] == []
-    report = store.read_report(store.experiment_folder(design.id))
-    assert report
+    report = read_report(design)
     [one] = report.comparisons
     assert (one.measure, one.boots) == ("time to ready", (2, 2))
     assert one.ratio
@@ -150,8 +145,7 @@ def test_failed_boot_is_tried_once_more(port):
     assert [(boot.number, boot.attempt, boot.error) for boot in found.boots] == [(0, 2, ""), (1, 2, "")]
     assert [(boot.number, boot.attempt) for boot in found.tries] == [(0, 1), (1, 1)]
     assert all(boot.error for boot in found.tries)
-    report = store.read_report(store.experiment_folder(design.id))
-    assert report
+    report = read_report(design)
     assert len(report.boots) == 4
 
 
@@ -182,11 +176,8 @@ def test_resumed_experiment_keeps_finished_boots(port):
     fake_engine.make(port, launches={2: ["holds=7"]})
     design = begin("--honest")
     wait_until(lambda: (now := progress(design).current) and now.number == 2 and now.stage == "round")
-    folder = store.experiment_folder(design.id)
-    driver, before = store.find_driver(folder), boots(design)
-    assert driver
-    os.kill(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not store.find_driver(folder))
+    before = boots(design)
+    kill_driver(design)
     left = runner.find_leftover_servers(design)
     assert len(left) == 1
     assert progress(design).status == "interrupted"
@@ -200,8 +191,7 @@ def test_resumed_experiment_keeps_finished_boots(port):
     ]
     assert {len(boot.requests) for boot in found.boots} == {found.due}
     assert "boot 3 of 4" in done.stderr
-    report = store.read_report(folder)
-    assert report
+    report = read_report(design)
     assert report.boots == found.boots
 
 
@@ -227,12 +217,9 @@ def test_driver_killed_in_any_stage_resumes(port, stage):
     """Its server is ended, its port is free for the next one, and each boot is measured once and whole."""
     fake_engine.make(port, {7: FAST, 4: SLOW}, _HELD.get(stage))
     design = begin()
-    folder = store.experiment_folder(design.id)
     wait_until(lambda: _has_reached(design, stage))
-    driver, before = store.find_driver(folder), boots(design)
-    assert driver
-    os.kill(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not store.find_driver(folder))
+    before = boots(design)
+    kill_driver(design)
     assert reservation.list_reservations() == []
     run("resume", design.id)
     now = progress(design)
@@ -251,8 +238,7 @@ def test_a_second_driver_is_refused(port):
     fake_engine.make(port, launches={0: ["slow=0.3"]})
     design = begin()
     folder = store.experiment_folder(design.id)
-    driver = store.find_driver(folder)
-    assert driver
+    driver = find_driver(design)
     os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has started four commands
     try:
         assert "already running" in run("resume", design.id, code=2).stderr
@@ -274,23 +260,20 @@ def test_boots_are_added_to_finished_experiment(port):
     """The mirrored order goes on, what was measured stays, and the new report says how often its boots were judged."""
     fake_engine.make(port)
     design = begin("--boots", "1")
-    driver = store.find_driver(store.experiment_folder(design.id))
-    assert driver
+    driver = find_driver(design)
     os.kill(driver.pid, signal.SIGSTOP)
     assert "is not over" in run("extend", design.id, code=2).stderr
     os.kill(driver.pid, signal.SIGCONT)
     wait_until(lambda: progress(design).finished and not store.find_driver(store.experiment_folder(design.id)))
     before = progress(design).boots
-    first = store.read_report(store.experiment_folder(design.id))
-    assert first
+    first = read_report(design)
     run("extend", design.id, "--boots", "1")
     now = progress(design)
     assert now.finished
     assert now.design.order == (0, 1, 1, 0)
     assert now.boots[:2] == before
     assert len(now.boots) == 4
-    report = store.read_report(store.experiment_folder(design.id))
-    assert report
+    report = read_report(design)
     assert report.design.looks == 2
     levels = [one.test.level for each in (first, report) for one in each.comparisons if one.test]
     assert levels == pytest.approx([0.95, 0.975])
@@ -305,8 +288,7 @@ def test_interrupt_or_lost_connection_ends_only_watching(port):
     ) as watching:
         wait_until(lambda: store.list_experiments() and progress(store.find_experiment()).current)
         design = store.find_experiment()
-        driver = store.find_driver(store.experiment_folder(design.id))
-        assert driver
+        driver = find_driver(design)
         os.kill(driver.pid, signal.SIGSTOP)  # it would be over before a busy machine has ended the watching
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=240)
@@ -323,17 +305,14 @@ def test_stopped_driver_ends_its_server(port):
     """It says so, no process is left, and it can be resumed; Ctrl-C on the driver itself asks for the same."""
     fake_engine.make(port, launches={0: ["sleepy"]})
     design = begin()
-    folder = store.experiment_folder(design.id)
     wait_until(lambda: progress(design).current)  # the second request is never answered
-    driver = store.find_driver(folder)
-    assert driver
+    driver = find_driver(design)
     os.kill(driver.pid, signal.SIGSTOP)  # which it takes, too
     assert "dflash-tui ab resume" in run("stop", design.id).stderr
     _has_halted(design)
     controller.launch_driver(design)
     wait_until(lambda: progress(design).status == "running" and progress(design).current)
-    driver = store.find_driver(folder)
-    assert driver
+    driver = find_driver(design)
     os.kill(driver.pid, signal.SIGINT)
     wait_until(lambda: processes.read_process_identity(driver.pid) != driver.born)
     _has_halted(design)
@@ -368,8 +347,7 @@ def test_a_full_disk_halts_it_resumably(port):
     folder = store.experiment_folder(design.id)
     wait_until(lambda: isinstance(happened(design)[-1] if happened(design) else None, RequestMeasured))
     full = folder / store.EVENTS
-    driver = store.find_driver(folder)
-    assert driver
+    driver = find_driver(design)
     most = full.stat().st_size
     resource.prlimit(driver.pid, resource.RLIMIT_FSIZE, (most, most))  # the driver's alone, as if the disk were full
     wait_until(lambda: not store.find_driver(folder))
@@ -390,8 +368,7 @@ def test_boot_keeps_several_requests_under_way(port):
         assert window.under_way > 3.5
         assert FILLER not in {request.kind for request in boot.requests}
         assert any(run.id == boot.run and f'"{FILLER}"' in run.samples.read_text() for run in registry.list_runs())
-    report = store.read_report(store.experiment_folder(design.id))
-    assert report is not None
+    report = read_report(design)
     (comparison,) = report.comparisons
     assert {one.streams for one in comparison.further} == {4}
 

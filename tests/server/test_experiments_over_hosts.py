@@ -1,8 +1,6 @@
 """Experiments whose boots are servers over two hosts, by the agent over a local transport, with stand-in engines."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,13 +8,13 @@ import pytest
 from dflash_tui.common import paths
 from dflash_tui.experiments import runner, store
 from dflash_tui.experiments.design import Design
-from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import EXPERIMENT_MARK, Run
 from tests import DATA
 from tests.support import command_line, fake_engine
 from tests.support.command_line import Said
+from tests.support.driven import kill_driver, progress
 from tests.support.fake_runs import free_port
 from tests.support.waiting import wait_until
 
@@ -38,10 +36,6 @@ def engine(tmp_path) -> Path:
 
 def run(*words: str, code: int = 0) -> Said:
     return command_line.run("ab", *words, code=code)
-
-
-def progress(design: Design) -> Progress:
-    return store.read_progress(store.experiment_folder(design.id))
 
 
 def living() -> list[Run]:
@@ -94,12 +88,8 @@ def has_reached(design: Design, stage: str) -> bool:
 def test_a_driver_that_is_killed_is_resumed(engine, stage):
     """What it left on both hosts is ended first, also a rank whose rank 0 was not launched yet."""
     design = begin()
-    folder = store.experiment_folder(design.id)
     wait_until(lambda: has_reached(design, stage))
-    driver = store.find_driver(folder)
-    assert driver
-    os.kill(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not store.find_driver(folder))
+    kill_driver(design)
     assert all(each.plan.env.get(EXPERIMENT_MARK) == design.id for each in living())
     run("resume", design.id)
     now = progress(design)

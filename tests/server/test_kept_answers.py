@@ -8,6 +8,7 @@ from dflash_tui.experiments.analysis.report import OutputVerdict
 from dflash_tui.experiments.design import KeptAnswer
 from tests import DATA
 from tests.support import command_line, fake_engine
+from tests.support.driven import read_report
 from tests.support.fake_runs import free_port
 
 SUITE = DATA / "two-prompts.yaml"
@@ -33,8 +34,7 @@ def test_verify_output_sets_exit_code(port):
     assert "tok/s" not in out
     design = store.find_experiment()
     folder = store.experiment_folder(design.id)
-    report = store.read_report(folder)
-    assert report
+    report = read_report(design)
     (outputs,) = [each.outputs for each in report.comparisons]
     assert outputs
     assert outputs.tokens

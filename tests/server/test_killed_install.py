@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,14 +16,13 @@ from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.planning.plan_builder import engine_folder_for
 from dflash_tui.planning.recipes import recipe_loader, resolution
+from tests.support import tiny_wheels
 from tests.support.process_search import find_processes
 from tests.support.selection import leave_to_long
 from tests.support.waiting import wait_until
 
 ENGINE = [sys.executable, "-m", "dflash_tui", "engine"]
 COMMAND = [*ENGINE, "install", "--trust"]
-WHEEL = "slow-1.0-py3-none-any.whl"
-METADATA = "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n"
 MODULES = 600
 RECIPE = """\
 title: A package that takes its time
@@ -39,13 +37,9 @@ num_speculative_tokens: 1
 @pytest.fixture
 def wheel(tmp_path) -> None:
     """Write a wheel of 4 MB whose modules take seconds to compile."""
-    with zipfile.ZipFile(tmp_path / WHEEL, "w") as wheel:
-        wheel.writestr("slow.bin", os.urandom(4_000_000))
-        for number in range(MODULES):
-            wheel.writestr(f"slow/module_{number}.py", "\n".join(f"value_{line} = [{line}]" for line in range(200)))
-        wheel.writestr("slow-1.0.dist-info/METADATA", METADATA)
-        wheel.writestr("slow-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr("slow-1.0.dist-info/RECORD", "")
+    module = "\n".join(f"value_{line} = [{line}]" for line in range(200))
+    modules = {f"slow/module_{number}.py": module for number in range(MODULES)}
+    tiny_wheels.write_files(tmp_path, "slow", "1.0", {"slow.bin": os.urandom(4_000_000), **modules})
 
 
 def working_in(folder: Path) -> list[psutil.Process]:

@@ -20,6 +20,7 @@ from dflash_tui.runs import lifecycle, server_process
 from tests import ROOT
 from tests.server.faults.test_file_faults import ended
 from tests.support import fake_nvml
+from tests.support.values import present
 from tests.support.waiting import PATIENCE, until
 
 STOP = """
@@ -113,8 +114,7 @@ def test_a_run_of_another_boot_is_lost():
     assert server_process.list_processes(run) == []
     state = observer.replay_run(run)
     assert state.status == "lost"
-    found = postmortem.build_postmortem(run, state)
-    assert found
+    found = present(postmortem.build_postmortem(run, state))
     assert (found.diagnosis.kind, found.leftovers) == ("rebooted", "")
     assert "lost" in dflash("ps", "--all").stdout
     assert "the machine was rebooted" in dflash("why").stderr + dflash("why").stdout

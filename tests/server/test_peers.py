@@ -15,6 +15,7 @@ from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
+from tests.support.values import present
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -69,8 +70,7 @@ def test_ranks_of_killed_keeper_are_stopped(recipe, capsys):
     fake_engine.make(free_port(19_320), recipe=recipe)
     assert main(["up", *OVER_TWO, "--wait"]) == 0, capsys.readouterr().err
     near, far = runs_by_rank()
-    kept = server_process.read_kept(near)
-    assert kept is not None
+    kept = present(server_process.read_kept(near))
     os.kill(kept.pid, signal.SIGKILL)
     wait_until(lambda: not server_process.is_kept(near))
     capsys.readouterr()

@@ -32,7 +32,7 @@ def far(tmp_path, monkeypatch) -> FarHome:
     home = FarHome(tmp_path / "far")
     for needed in list_needed():
         lowest = next(each.version for each in needed.specifier if each.operator == ">=")
-        tiny_wheels.write_empty_wheel(home.wheels, needed.name, lowest)
+        tiny_wheels.write_files(home.wheels, needed.name, lowest, {})
     return home
 
 

@@ -43,6 +43,7 @@ from dflash_tui.run_state.alarms import Alarm, find_alarms
 from dflash_tui.runs import lifecycle, server_process
 from tests.support.fake_runs import free_port, made, recorded, watching
 from tests.support.json_lines import check_lines
+from tests.support.values import present
 from tests.support.waiting import until, wait_until
 
 
@@ -104,8 +105,7 @@ async def test_a_server_that_cannot_generate_is_unhealthy(launch):
         await until(lambda: state.health is Health.UNHEALTHY)
         await asyncio.sleep(1)
         assert state.health is Health.UNHEALTHY
-        found = diagnose_run(state)
-        assert found
+        found = present(diagnose_run(state))
         assert "HTTP 400" in found.evidence[-1]
         assert "\x1b" not in found.evidence[-1]
 
@@ -133,8 +133,7 @@ async def test_server_with_stolen_port_raises_alarm(launch, monkeypatch, capsys)
     assert f"(pid {first.pid})" in told
     assert f" --port {lifecycle.find_free_port(first.plan.port)}" in told
     assert f"dflash-tui stop {ours.id}" in told
-    found = diagnose_run(state)
-    assert found is not None
+    found = present(diagnose_run(state))
     assert (found.kind, found.cause in told) == ("port_in_use", True)
 
 
@@ -145,8 +144,7 @@ def test_cleaned_up_killed_server_stays_failed(launch):
     server_process.list_processes(run)[0].kill()
     while server_process.is_alive(run):
         time.sleep(0.05)
-    found = postmortem.build_postmortem(run, observer.replay_run(run))
-    assert found
+    found = present(postmortem.build_postmortem(run, observer.replay_run(run)))
     assert found.leftovers.startswith("1 process ")
     asyncio.run(lifecycle.stop_server(run, grace=0.1))
     assert server_process.list_processes(run) == []
@@ -191,8 +189,7 @@ async def test_every_observer_sees_killed_servers_exit_code(launch):
         await until(lambda: state.exit is not None)
     assert state.exit
     assert state.exit.code == -signal.SIGKILL
-    found = diagnose_run(state)
-    assert found
+    found = present(diagnose_run(state))
     assert (found.kind, found.evidence) == ("killed", found.evidence[:1])
     assert "exit code -9, SIGKILL" in found.what
     assert observer.replay_run(run).exit == state.exit

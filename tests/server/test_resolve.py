@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from zipfile import ZipFile
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from packaging.version import Version
 from dflash_tui.engines import uv_process
 from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.planning.recipes.recipe import EngineSpec
+from tests.support import tiny_wheels
 from tests.support.uv_resolution import MACHINES, Package, resolve
 
 DEMO = resolution.resolve_recipe(recipe_loader.find_recipe("demo-cpu")).engine
@@ -74,11 +74,7 @@ def test_profile_resolves_to_named_values(name, machine, resolved):
 @pytest.mark.index
 def test_release_ignores_cpu_torch_in_wheel_folder(index, tmp_path):
     """A `+cpu` build counts as newer than the same version of the index."""
-    with ZipFile(tmp_path / "torch-2.13.0+cpu-py3-none-any.whl", "w") as wheel:
-        info = "torch-2.13.0+cpu.dist-info"
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+    tiny_wheels.write_files(tmp_path, "torch", "2.13.0+cpu", {})
     release = recipe_loader.load_releases()["0.32.0"]
     assert resolve(release, "x86_64", tmp_path)["torch"].version == "2.13.0"
     unguarded = replace(release, packages=tuple(line for line in release.packages if not line.startswith("torch")))

@@ -2,19 +2,18 @@
 
 import json
 import os
-import signal
 
 import pytest
 
 from dflash_tui.common import paths
 from dflash_tui.experiments import controller, runner, store
 from dflash_tui.experiments.design import CONFIRM, Design
-from dflash_tui.experiments.progress import Progress
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.runs import registry, server_process
 from tests import DATA
 from tests.support import command_line, fake_engine
 from tests.support.command_line import Said
+from tests.support.driven import kill_driver, progress
 from tests.support.fake_runs import free_port
 from tests.support.json_lines import check_lines
 from tests.support.waiting import wait_until
@@ -39,10 +38,6 @@ def run(*words: str, code: int = 0) -> Said:
 def begin(*words: str) -> Design:
     done = run(fake_engine.RECIPE, *QUICK, *AXES, "--budget", "10m", *words, "--detach")
     return store.find_experiment(done.stdout.strip())
-
-
-def progress(design: Design) -> Progress:
-    return store.read_progress(store.experiment_folder(design.id))
 
 
 @pytest.mark.long
@@ -84,10 +79,7 @@ def test_killed_tune_keeps_best_setting_and_resumes(port):
     fake_engine.make(port, WORDS)
     design = begin()
     wait_until(lambda: len(progress(design).boots) >= 3 and progress(design).current is not None)
-    driver = store.find_driver(store.experiment_folder(design.id))
-    assert driver
-    os.kill(driver.pid, signal.SIGKILL)
-    wait_until(lambda: not store.find_driver(store.experiment_folder(design.id)))
+    kill_driver(design)
     before = progress(design)
     assert before.status == "interrupted"
     kept = run("keep", "--name", "so-far").stdout.strip()

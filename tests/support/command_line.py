@@ -1,5 +1,8 @@
 """What the command line makes of its words: launches as they are planned here, and experiments."""
 
+import os
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import NamedTuple
@@ -29,6 +32,12 @@ class Said(NamedTuple):
 
     stdout: str
     stderr: str
+
+
+def dflash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `dflash-tui` with these words in a process of its own, which nobody answers."""
+    return subprocess.run([sys.executable, "-m", "dflash_tui", *words], capture_output=True, text=True, check=False,
+                          env=os.environ | env, stdin=subprocess.DEVNULL, timeout=1500)  # fmt: skip
 
 
 def run(*words: str, code: int = 0) -> Said:

@@ -78,8 +78,9 @@ def load(folder: Path) -> ModuleType:
 
     answers = {"fp8_dtype": torch.float8_e4m3fn, "is_cuda": False, "is_cuda_alike": True, "num_compute_units": 132}
     platform = SimpleNamespace(**{name: lambda value=value: value for name, value in answers.items()})
-    for name in ("is_rocm", "is_xpu", "is_device_capability", "is_device_capability_family", "has_device_capability"):
+    for name in ("is_rocm", "is_xpu", "is_device_capability_family", "has_device_capability"):
         setattr(platform, name, lambda *_: False)
+    platform.is_device_capability = lambda wanted: wanted == (9, 0)
     log = logging.getLogger("vllm")
     for name in ("debug_once", "info_once", "warning_once"):
         setattr(log, name, lambda *_, **__: None)

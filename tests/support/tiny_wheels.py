@@ -1,4 +1,4 @@
-"""A package of one module, as a wheel or as a source whose build runs a line of our own."""
+"""Packages of a few files as wheels, or of one module as a source whose build runs a line of our own."""
 
 import hashlib
 import zipfile
@@ -10,27 +10,23 @@ NAME = "tiny-of-ours"
 
 def write_wheel(folder: Path, text: str, version: str = "1.0") -> Path:
     """Write a wheel with the module `tiny_of_ours`, in place of one that is there."""
-    return _write(folder, NAME, version, {"tiny_of_ours.py": text})
+    return write_files(folder, NAME, version, {"tiny_of_ours.py": text})
 
 
-def write_empty_wheel(folder: Path, name: str, version: str) -> Path:
-    """Write a wheel of any name that has no module."""
-    return _write(folder, name, version, {})
-
-
-def _write(folder: Path, name: str, version: str, modules: dict[str, str]) -> Path:
+def write_files(folder: Path, name: str, version: str, files: dict[str, str | bytes]) -> Path:
+    """Write a wheel of any name with these files."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
-    files = {
-        **modules,
+    files |= {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = []
     for file, content in files.items():
-        digest = urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
-        rows.append(f"{file},sha256={digest},{len(content)}\n")
+        data = content.encode() if isinstance(content, str) else content
+        digest = urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        rows.append(f"{file},sha256={digest},{len(data)}\n")
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for file, content in {**files, f"{info}/RECORD": f"{''.join(rows)}{info}/RECORD,,\n"}.items():

@@ -22,6 +22,7 @@ from dflash_tui.tui.dialogs.doctor import Doctor
 from dflash_tui.tui.screens.run import RunScreen
 from tests.support import recordings
 from tests.support.fake_runs import free_port
+from tests.support.values import present
 from tests.tui.conftest import a_recipe, a_run, five_requests, traffic
 from tests.tui.panel import NO_GPU, app, shows, text, wait_for
 
@@ -177,6 +178,5 @@ async def test_a_taken_port_is_moved_and_said():
 
 def huge() -> EngineSpec:
     """Return an engine that no disk holds."""
-    engine = a_recipe().engine
-    assert engine is not None
+    engine = present(a_recipe().engine)
     return msgspec.structs.replace(engine, download_mb=900_000_000, disk_mb=900_000_000)

@@ -14,7 +14,8 @@ from dflash_tui.tui.app import DflashApp, format_farewell
 from dflash_tui.tui.dialogs.experiments import NewTune
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
-from tests.tui.panel import NO_GPU, shows, text, wait_for
+from tests.support.values import present
+from tests.tui.panel import NO_GPU, shown_as, shows, text, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -36,8 +37,7 @@ async def planned(pilot: Pilot[str], axes: str = "") -> NewTune:
     if axes:
         names = {",": "comma", "=": "equals_sign", " ": "space"}
         await pilot.press("v", "end", "enter", "ctrl+u", *[names.get(key, key) for key in axes], "enter")
-    screen = pilot.app.screen
-    assert isinstance(screen, NewTune)
+    screen = shown_as(pilot.app, NewTune)
     await wait_for(pilot, lambda: screen.planned is not None)
     return screen
 
@@ -87,8 +87,7 @@ async def test_tune_key_finds_best_and_k_keeps():
         await pilot.press("1", "3")
         await wait_for(pilot, lambda: "TUNE FINISHED" in text(panel))
     assert recipe_loader.find_recipe("fake-tuned").num_speculative_tokens == 4
-    report = store.read_report(folder)
-    assert report
+    report = present(store.read_report(folder))
     assert report.tune
     # What is shown to be faster is kept by itself, too; beside others' work it may not be shown.
     assert ("fake-tuned-2" in recipe_loader.list_recipe_files()) is tune_schedule.is_worth_keeping(report.tune)

@@ -18,16 +18,13 @@ from dflash_tui.events import Phase
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
+from tests.support.command_line import dflash
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.vllm
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 PHASES = ["import", "resolve", "engine", "weights", "drafter", "kv cache", "api", "up"]
 PORT = "8731"
-
-
-def dflash(*words: str, **settings) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, **settings)
 
 
 def counter(text: str, name: str) -> float:
@@ -50,7 +47,7 @@ def test_launch_measure_attach_stop(with_engine):
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, start_new_session=True) as up:
         lines = _until(up, lambda event: event.get("health") == "warm")
         before = httpx.get(f"{registry.list_runs()[0].url}/metrics", timeout=120).text
-        bench = dflash("bench", "--json", "--scale", "0.4", timeout=240)
+        bench = dflash("bench", "--json", "--scale", "0.4")
         assert bench.returncode == 0, bench.stderr
         measured = json_lines(bench.stdout)[-1]
         lines += _until(up, lambda event: event["event"] == "figures" and event["acceptance"] is not None)
@@ -78,7 +75,7 @@ def test_launch_measure_attach_stop(with_engine):
 
     members = server_process.list_processes(run)
     assert len(members) >= 2
-    stop = dflash("stop", timeout=240)
+    stop = dflash("stop")
     assert stop.returncode == 0, stop.stderr
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in members)
     assert "no server is running" in dflash("ps").stderr

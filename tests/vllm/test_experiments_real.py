@@ -11,6 +11,7 @@ from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
 from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.dialogs.experiments import NewExperiment
+from tests.support.values import present
 from tests.tui.panel import NO_GPU, shows, text, wait_for
 
 VARY = "patch.cpu-expand-kernel=on,off"
@@ -41,8 +42,7 @@ async def test_experiment_finds_and_explains_patch_effect(demo_engine, own_engin
         while "arms, medians of boots" not in text(panel):
             assert time.monotonic() < deadline, text(panel)
             await pilot.pause(1)
-        report = store.read_report(store.experiment_folder(store.list_experiments()[0].id))
-        assert report
+        report = present(store.read_report(store.experiment_folder(store.list_experiments()[0].id)))
         (found,) = report.comparisons
         assert verdict_text.format_headline(report, found)[:50] in text(panel)
     # Others may have kept a boot from succeeding at once.

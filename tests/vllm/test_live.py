@@ -30,6 +30,7 @@ from dflash_tui.tui.widgets.chart import build_chart_lines
 from dflash_tui.tui.widgets.figures import RECENT, build_tiles
 from dflash_tui.vllm_output.metrics import Rates
 from tests import ROOT
+from tests.support.values import present
 from tests.support.waiting import until
 from tests.tui.panel import failure_of
 
@@ -127,12 +128,10 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
     out, _ = await bench.communicate()
     after, now = await _at_rest(run, state)
     expected = (after[1] - before[1]) / (after[0] - before[0])
-    found = state.readings.window(now - began, now)
-    assert found is not None
+    found = present(state.readings.window(now - began, now))
     assert found.acceptance == pytest.approx(expected, rel=1e-3)
     shown = {tile.name: tile for row in build_tiles(state, run.plan, 7, now, now - began) for tile in row}
-    recent = state.readings.window(RECENT, now)
-    assert recent is not None
+    recent = present(state.readings.window(RECENT, now))
     assert shown["acceptance"].value == format_percent(recent.acceptance, 1)
     measured = json.loads(out.splitlines()[-1])
     assert measured["acceptance"] == pytest.approx(expected, rel=1e-3)
@@ -227,10 +226,8 @@ async def _a_suspended_engine_is_an_alarm(run: Run, state: RunState) -> None:
     at_once = time.monotonic() - stopped
     await until(lambda: alarms._check_token_flow(state, time.time()) is not None)
     print(f"alarm after {at_once:.1f} s by the process, {time.monotonic() - stopped:.1f} s by its silence")
-    pause = find_token_pause(state, time.time())
-    assert pause
-    silent = alarms._check_token_flow(state, pause.since + 65)
-    assert silent is not None
+    pause = present(find_token_pause(state, time.time()))
+    silent = present(alarms._check_token_flow(state, pause.since + 65))
     assert re.search(r"^1 request running, .* 1:0\d", silent.evidence)
     core.send_signal(signal.SIGCONT)
     await until(lambda: not any(a.kind == "hang" for a in alarms.find_alarms(state, time.time())))

@@ -13,6 +13,7 @@ from dflash_tui.common import paths
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import OutputVerdict, TokenComparison
 from tests.support import command_line
+from tests.support.values import present
 
 pytestmark = [
     pytest.mark.vllm, pytest.mark.chain("arms"), pytest.mark.timeout(1800), pytest.mark.usefixtures("nothing_left"),
@@ -65,8 +66,7 @@ def verified(drafter: Path, *words: str, code: int) -> tuple[OutputVerdict, Toke
     command += ["--scale", "0.1", "--set", f"drafter.model={drafter}"]
     done = subprocess.run([*command, "--yes", *words], capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == code, done.stdout + done.stderr
-    report = store.read_report(store.experiment_folder(store.find_experiment().id))
-    assert report
+    report = present(store.read_report(store.experiment_folder(store.find_experiment().id)))
     (outputs,) = [each.outputs for each in report.comparisons]
     assert outputs
     assert outputs.tokens

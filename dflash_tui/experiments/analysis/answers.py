@@ -110,9 +110,8 @@ def compare_outputs(
         worst = comparison.tokens.worst if comparison.tokens else None
         keys = [key for key in shared if worst and key == (worst.kind, worst.streams, worst.round)]
         return replace(comparison, first=_find_first_difference(keys, ours, theirs, in_tokens=in_tokens))
-    comparison = _judge(
-        comparison, [x - fmean(y) for x, *y in zip(between, *within, strict=True)] if len(within) == 2 else []
-    )
+    excess = [x - fmean(y) for x, *y in zip(between, *within, strict=True)] if len(within) == 2 else []
+    comparison = _judge(comparison, excess)
     untested = comparison.verdict is OutputVerdict.ALIKE and accepted_all
     return replace(comparison, verdict=OutputVerdict.UNKNOWN, why=_UNTESTED) if untested else comparison
 
@@ -149,14 +148,12 @@ def _explain_meaningless(design: Design, a: int, b: int) -> str:
         heat = "the model's own" if design.temperature is None else f"{design.temperature:g}"
         return f"answers were sampled, at a temperature of {heat}: --temperature 0 compares them"
     plans = [design.arms[arm].plan for arm in (a, b)]
-    made_up = dict.fromkeys(
-        (reason, bool(plan.build_script)) for plan in plans for reason in plan.synthetic.split("; ")
-    )
     # Toy weights built by a recipe are real enough for a verification.
     reasons = dict.fromkeys(
         reason
-        for reason, is_built in made_up
-        if reason and (not is_built or any(what in reason for what in NOT_ANSWERED_BY_THE_MODEL))
+        for plan in plans
+        for reason in filter(None, plan.synthetic.split("; "))
+        if not plan.build_script or any(what in reason for what in NOT_ANSWERED_BY_THE_MODEL)
     )
     return f"{'; '.join(reasons)}: such answers say nothing" if reasons else ""
 

@@ -125,9 +125,8 @@ def _launch_differences(pair: _ArmPair) -> Iterator[Confound]:
         planned = {name: value for name, value in plan.env.items() if name not in _OWN_ENV}
         actual = {name: boot.env[name] for name in planned if name in boot.env}
         yield from _refuse("other variables than its arm's", boot, _list_changes(planned, actual))
-    yield from _find_unequal_values(
-        "variables differ between boots", {b.number: _leave_out(b.env, varied) for b in pair.measured}
-    )
+    variables = {b.number: _leave_out(b.env, varied) for b in pair.measured}
+    yield from _find_unequal_values("variables differ between boots", variables)
     around = {b.number: _leave_out(b.inherited, varied) for b in pair.measured if b.inherited is not None}
     yield from _find_unequal_values("they were launched from different shell environments", around)
 
@@ -154,9 +153,8 @@ def _software_differences(pair: _ArmPair) -> Iterator[Confound]:
         wrong += [f"with {name}" for name in sorted(varied - set(planned)) if name in boot.patches]
         yield from _refuse("other patches than its arm's", boot, wrong)
     for boots in [pair.measured] if ours.gpus == theirs.gpus else pair.boots:
-        yield from _find_unequal_values(
-            "the GPU differs", {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
-        )
+        cards = {b.number: {"GPU": ", ".join(b.gpus)} for b in boots if b.gpus}
+        yield from _find_unequal_values("the GPU differs", cards)
     # Boots of earlier releases sent a seed and did not record their sampler.
     if pair.design.temperature != 0 and any(boot.sampler for boot in pair.measured):
         samplers = {b.number: {"sampler": b.sampler} for b in pair.measured if b.inherited is not None}

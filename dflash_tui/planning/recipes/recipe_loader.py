@@ -42,17 +42,12 @@ def load_recipe(path: Path) -> Recipe:
     if recipe.name not in {"", path.stem}:
         raise yaml_loader.build_file_error(path, ["name"], f"expected '{path.stem}', the name of the file")
     if recipe.build and not (paths.bundled_folder("recipes") / recipe.build.script).is_file():
-        raise yaml_loader.build_file_error(
-            path, ["build", "script"], f"dflash-tui ships no script called '{recipe.build.script}'"
-        )
-    named = [
-        ([*steps, "patches", index], name)
-        for steps, layer in iterate_layers(recipe)
-        for index, name in enumerate(layer.patches)
-    ]
-    for place, name in named:
-        if paths.find_patch_file(name) is None:
-            raise yaml_loader.build_file_error(path, place, f"no patch called '{name}'")
+        what = f"dflash-tui ships no script called '{recipe.build.script}'"
+        raise yaml_loader.build_file_error(path, ["build", "script"], what)
+    for steps, layer in iterate_layers(recipe):
+        for index, name in enumerate(layer.patches):
+            if paths.find_patch_file(name) is None:
+                raise yaml_loader.build_file_error(path, [*steps, "patches", index], f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 
 

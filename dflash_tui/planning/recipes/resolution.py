@@ -336,10 +336,8 @@ def _find_facts(recipe: Recipe, kind: type[Target | Drafter], names: dict[str, A
     """Return the recipe's facts about a model at this revision, from any layer; empty if it has none."""
     models = (model for _, layer in iterate_layers(recipe) for model in (layer.target, layer.drafter))
     wanted = names["model"], names.get("revision", "main")
-    match = next(
-        (model for model in models if isinstance(model, kind) and (model.model, model.revision) == wanted), None
-    )
-    facts = msgspec.to_builtins(match) if match else {}
+    fitting = (each for each in models if isinstance(each, kind) and (each.model, each.revision) == wanted)
+    facts = msgspec.to_builtins(next(fitting, None)) or {}
     return {name: value for name, value in facts.items() if name != "served_name"}
 
 

@@ -102,7 +102,7 @@ class TextDialog(Dialog[Result]):
         """Replace the heading."""
         heading = self.query_one("#verdict", Static)
         heading.display = True
-        heading.update(text if isinstance(text, Content) else Content(text))
+        heading.update(text)
 
     @while_open
     def draw(self) -> None:
@@ -286,7 +286,7 @@ class ListDialog(Dialog[Result]):
     def show_heading(self, text: str | Content) -> None:
         """Replace the line above the list."""
         self.heading.display = True
-        self.heading.update(text if isinstance(text, Content) else Content(text))
+        self.heading.update(text)
 
     def show_rows(self, rows: Iterable[Content | Option], place: int = 0) -> None:
         """Replace the rows and highlight one."""
@@ -300,9 +300,8 @@ class ListDialog(Dialog[Result]):
 
     def show_detail(self, text: str | Content) -> None:
         """Replace the details below the list."""
-        content = text if isinstance(text, Content) else Content(text)
-        self.detail.display = bool(content)
-        self.about.update(content)
+        self.detail.display = bool(text)
+        self.about.update(text)
 
     def open_field(self, value: str = "", placeholder: str = "", title: str = "") -> None:
         """Open the text field."""

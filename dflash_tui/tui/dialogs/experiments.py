@@ -318,10 +318,7 @@ class NewExperiment(ExperimentDialog):
     EXAMPLE: ClassVar = "n=4,8,12, any flag of vLLM, variant=A,B, vllm=A,B, env.NAME=A,B, url=http://host:8000"
     vary = varying.DEFAULT
     options = ""
-
-    def __init__(self, plan: Plan, unsuited: str = "") -> None:
-        super().__init__(plan, unsuited)
-        self.boots = 2
+    boots = 2
 
     def render_head(self) -> Content:
         sure = "honest: the spread of boots is measured" if self.boots > 1 else "quick: a verdict is only suggestive"
@@ -368,10 +365,7 @@ class NewTune(ExperimentDialog):
         Binding("minus", "budget(-1)", "a smaller budget", show=False),
     ]
     EXAMPLE: ClassVar = "mode=graphs,compile n=7,11: both, apart by a space; empty: all settings that may matter"
-
-    def __init__(self, plan: Plan, unsuited: str = "") -> None:
-        super().__init__(plan, unsuited)
-        self.minutes = 30
+    minutes = 30
 
     def render_head(self) -> Content:
         return Content.assemble(

@@ -211,7 +211,7 @@ def render_kinds(kinds: Sequence[StartKind], width: int) -> Content:
         if synthetic := alike[-1].synthetic:
             warning = textwrap.fill(f"({synthetic}: the times are real, the model is not)", width)
             rows.append(Content.assemble((warning, "$warning")))
-        longest = max((sum_parts(kind) for kind in alike), default=0.0)
+        longest = max((sum(seconds for _, seconds in list_parts(kind)) for kind in alike), default=0.0)
         rows += [row for kind in alike for row in render_kind(kind, longest, width)]
         rows += [_render_difference(difference, width) for difference in startup_history.compare_start_kinds(alike)]
         blocks.append(Content("\n").join(rows))
@@ -222,11 +222,6 @@ def list_parts(kind: StartKind) -> list[tuple[str, float]]:
     """Return the median seconds of each part of a kind's starts, omitting zeros."""
     parts = [(name, kind.median_seconds(phases)) for name, phases in startup_history.STARTUP_PARTS]
     return [(name, seconds) for name, seconds in (*parts, (_FIRST, kind.first_request)) if seconds]
-
-
-def sum_parts(kind: StartKind) -> float:
-    """Return the total seconds of a kind's parts."""
-    return sum(seconds for _, seconds in list_parts(kind))
 
 
 def render_kind(kind: StartKind, longest: float, width: int) -> list[Content]:

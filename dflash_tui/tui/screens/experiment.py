@@ -99,17 +99,15 @@ class ExperimentScreen(SizedScreen[None]):
     def __init__(self, now: Callable[[], float]) -> None:
         super().__init__()
         self.now = now
-        self.identity = ""
-        self.view: ExperimentView | None = None
-        self.outlook: Outlook | None = None
-        self._outlook_of: tuple[str, int] = ("", 0)  # the experiment and its finished boots at the last reading
-        self.error: DflashError | None = None
-        self._opened_verdict = ""
+        self.begin("")
 
     def begin(self, identity: str, *, stay: bool = False) -> None:
         """Show the experiment called `identity`; with `stay` do not switch to its verdict when it has finished."""
-        self.identity, self.view, self.error, self.outlook = identity, None, None, None
-        self._outlook_of = ("", 0)
+        self.identity = identity
+        self.view: ExperimentView | None = None
+        self.outlook: Outlook | None = None
+        self._outlook_of = ("", 0)  # the experiment and its finished boots at the last reading
+        self.error: DflashError | None = None
         self._opened_verdict = identity if stay else ""
         if self.is_mounted:
             self.reload()

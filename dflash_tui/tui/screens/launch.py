@@ -76,17 +76,13 @@ class HostSurveys:
         missing, self._missing = self._missing, None
         return missing
 
-    def forget(self) -> None:
-        """Forget the last survey, so that its plan is surveyed again."""
-        self._last_key, self._error, self._wrong = (), None, None
-
     def wants(self, plan: Plan) -> bool:
         """Whether a plan names other hosts and was not the last one surveyed."""
         return bool(plan.relaunch_request.peers) and self._key(plan) != self._last_key
 
-    def begin(self, plan: Plan) -> None:
-        """Record the plan that is being surveyed."""
-        self._last_key, self._error, self._wrong = self._key(plan), None, None
+    def begin(self, plan: Plan | None) -> None:
+        """Record the plan that is being surveyed; without one the last is surveyed again."""
+        self._last_key, self._error, self._wrong = self._key(plan) if plan else (), None, None
 
     def _key(self, plan: Plan) -> tuple[str, ...]:
         """Return what a host's launch depends on: the request, not the link that the host reported."""
@@ -581,7 +577,7 @@ class LaunchScreen(SizedScreen[None]):
 
         def choose(hosts: tuple[str, ...] | None) -> None:
             if hosts is not None:
-                self.hosts.forget()
+                self.hosts.begin(None)
                 self.choice.choose_peers(recipe, hosts)
                 self.draw()
 
@@ -630,5 +626,5 @@ class LaunchScreen(SizedScreen[None]):
         with showing_errors(self.app):
             self.notify(f"dflash-tui is on {host}: {await far_program.install_program(host)}", markup=False)
             self.hosts.installed.add(host)
-            self.hosts.forget()
+            self.hosts.begin(None)
             self.draw()

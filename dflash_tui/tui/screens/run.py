@@ -98,14 +98,14 @@ class ViewScreen(SizedScreen[None]):
         active = super().active_bindings
         if not self.view.has_class("-log"):
             return active
-        log = [(key, each) for key, each in active.items() if isinstance(each.node, LogPane)]
-        others = [(key, each) for key, each in active.items() if not isinstance(each.node, LogPane)]
+        shown = {"l", "question_mark", "q"} | {
+            key
+            for key, each in active.items()
+            if isinstance(each.node, LogPane) and each.binding.tooltip and key not in _UNSHOWN
+        }
         return {
-            key: each._replace(binding=replace(each.binding, show=bool(each.binding.tooltip) and key not in _UNSHOWN))
-            for key, each in log
-        } | {
-            key: each._replace(binding=replace(each.binding, show=key in {"l", "question_mark", "q"}))
-            for key, each in others
+            key: each._replace(binding=replace(each.binding, show=key in shown))
+            for key, each in sorted(active.items(), key=lambda item: not isinstance(item[1].node, LogPane))
         }
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's

@@ -23,7 +23,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from dflash_tui.common.formatting import GIB, format_age, format_number, format_percent, format_usage, pluralize
-from dflash_tui.events import GpuLoad, GpusSampled
+from dflash_tui.events import GpusSampled
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.series import MAX_GAP, CounterReading
 from dflash_tui.run_state.state import RunState, sample_series
@@ -307,10 +307,9 @@ def _gpu(state: RunState, now: float, span: float, columns: int) -> list[ChartLi
         format_number(min(clocks) / 1000 if clocks else None, 2, "GHz"),
         format_number(max(degrees, default=None), 0, "°C"),
     )
-    values = (_power, _clock, _degrees)
     return [
-        ChartLine(sample_series(state.gpus, now, span, columns, lambda sample, v=value: v(sample.gpus)), color, name)  # type: ignore[misc]
-        for value, color, name in zip(values, (_A, _C, _B), names, strict=True)
+        ChartLine(sample_series(state.gpus, now, span, columns, value), color, name)
+        for value, color, name in zip((_power, _clock, _degrees), (_A, _C, _B), names, strict=True)
     ]
 
 
@@ -334,18 +333,18 @@ def _processors(state: RunState, now: float, span: float, columns: int) -> list[
     return [ChartLine(values, _A, name)]
 
 
-def _power(gpus: Sequence[GpuLoad]) -> float | None:
-    drawn, limit = _sum([gpu.power_w for gpu in gpus]), _sum([gpu.power_limit_w for gpu in gpus])
+def _power(sample: GpusSampled) -> float | None:
+    drawn, limit = _sum([gpu.power_w for gpu in sample.gpus]), _sum([gpu.power_limit_w for gpu in sample.gpus])
     return None if drawn is None or not limit else 100 * drawn / limit
 
 
-def _clock(gpus: Sequence[GpuLoad]) -> float | None:
-    shares = [100 * gpu.clock_mhz / gpu.clock_max_mhz for gpu in gpus if gpu.clock_mhz and gpu.clock_max_mhz]
+def _clock(sample: GpusSampled) -> float | None:
+    shares = [100 * gpu.clock_mhz / gpu.clock_max_mhz for gpu in sample.gpus if gpu.clock_mhz and gpu.clock_max_mhz]
     return min(shares, default=None)
 
 
-def _degrees(gpus: Sequence[GpuLoad]) -> float | None:
-    return max((gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None), default=None)
+def _degrees(sample: GpusSampled) -> float | None:
+    return max((gpu.temperature_c for gpu in sample.gpus if gpu.temperature_c is not None), default=None)
 
 
 def _sum(values: Sequence[float | None], by: float = 1.0) -> float | None:

@@ -393,8 +393,8 @@ class LogRows:
         """Return the rows that contain `words` in any case; of a wrapped row the first part."""
         if not words:
             return []
-        rows = enumerate(self.rows)
-        return [at for at, row in rows if (row.lines or row.whole or _NOTE in row.text) and words in _search_text(row)]
+        wholes = ((row.whole or row.text) if row.lines or row.whole or _NOTE in row.text else "" for row in self.rows)
+        return [at for at, text in enumerate(wholes) if words in text.lower()]
 
     def _add(self, line: LogLine) -> None:
         """Add the rows of a line, unless it is below the level, and a note on a harmless warning once per reason."""
@@ -433,7 +433,3 @@ class LogRows:
         first, *others = (part.plain for part in Content(text).wrap(self.width - indent))
         self.rows.append(Row(first, self.next, style, whole=text, kind=kind, lines=lines))
         self.rows += [Row(f"{'':{indent}}{part}", self.next, style, lines=0) for part in others]
-
-
-def _search_text(row: Row) -> str:
-    return (row.whole or row.text).lower()

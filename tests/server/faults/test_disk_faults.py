@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,33 +20,23 @@ from dflash_tui.common.errors import DflashError
 from dflash_tui.events import Health, Sampled
 from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
+from tests.support.command_line import dflash
 from tests.support.fake_runs import recorded, watching
+from tests.support.small_disk import mount_disk
 from tests.support.waiting import until
 
 
 @pytest.fixture
 def small(tmp_path, monkeypatch) -> Iterator[Callable[[str], Path]]:
     """Return a function that mounts a small disk with these options and puts our state there."""
-    mounted: list[Path] = []
+    with ExitStack() as mounted:
 
-    def mount(options: str) -> Path:
-        folder: Path = tmp_path / "small"
-        folder.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False)
-        if done.returncode != 0:
-            pytest.skip("a disk can be mounted by root only")
-        mounted.append(folder)
-        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-        return folder
+        def mount(options: str) -> Path:
+            folder = mounted.enter_context(mount_disk(tmp_path / "small", options))
+            monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+            return folder
 
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def dflash(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        yield mount
 
 
 def fill(folder: Path) -> Path:

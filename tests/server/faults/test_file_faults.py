@@ -25,6 +25,7 @@ from dflash_tui.monitoring import observer, recording
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import VERSION, Run
+from tests.support.command_line import dflash
 from tests.support.experiment_factories import a_design
 from tests.support.fake_runs import made, recorded, watching
 from tests.support.waiting import until
@@ -41,11 +42,6 @@ def ended(log: bytes = UP, name: str = "20261122-010203-demo-cpu") -> Run:
     run.log.write_bytes(log)
     run.samples.write_bytes(b"")
     return run
-
-
-def dflash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env, timeout=240)
 
 
 async def test_changed_log_file_is_read_on(launch):

@@ -1,14 +1,9 @@
 """Installs that lose their panel or their disk half-way: nothing half-made stays, and the next one makes it."""
 
 import errno
-import hashlib
 import os
 import subprocess
 import sys
-import zipfile
-from base64 import urlsafe_b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,6 +13,8 @@ import uv
 from dflash_tui.common import paths
 from dflash_tui.engines import inventory
 from dflash_tui.runs import registry
+from tests.support import tiny_wheels
+from tests.support.small_disk import mount_disk
 
 # uv up to where it installs; then it has begun, and takes its time.
 SLOW_UV = """#!/bin/sh
@@ -27,7 +24,6 @@ case "$1 $2" in
 esac
 """
 PANEL = "import sys, uv; uv.find_uv_bin = lambda: {uv!r}; from dflash_tui import __main__; sys.exit(__main__.main())"
-WHEEL = "large-1.0-py3-none-any.whl"
 RECIPE = """\
 title: A package that is larger than it says
 status: experimental
@@ -70,35 +66,10 @@ def test_lost_connection_during_panel_install_leaves_nothing(folders, tmp_path, 
 def wheels(tmp_path, monkeypatch) -> Path:
     """Let uv find a package of 8 MB, of which nothing can be packed, in a folder."""
     folder: Path = tmp_path / "wheels"
-    folder.mkdir()
-    files = {
-        "large.bin": os.urandom(8 << 20),
-        "large/__init__.py": b"",
-        "large-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: large\nVersion: 1.0\n",
-        "large-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
-        for name, data in files.items():
-            wheel.writestr(name, data)
-            digest = urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            rows.append(f"{name},sha256={digest},{len(data)}\n")
-        wheel.writestr("large-1.0.dist-info/RECORD", "".join([*rows, "large-1.0.dist-info/RECORD,,\n"]))
+    tiny_wheels.write_files(folder, "large", "1.0", {"large.bin": os.urandom(8 << 20), "large/__init__.py": ""})
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
     monkeypatch.setenv("UV_NO_INDEX", "1")
     return folder
-
-
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """Mount a small disk there, which needs root."""
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False).returncode != 0:
-        pytest.skip("a disk can be mounted by root only")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_full_disk_during_install_leaves_nothing(tmp_path, monkeypatch, wheels):
@@ -110,7 +81,7 @@ def test_full_disk_during_install_leaves_nothing(tmp_path, monkeypatch, wheels):
     recipe = tmp_path / "large.yaml"
     recipe.write_text(RECIPE)
     command = [sys.executable, "-m", "dflash_tui", "engine", "install", "--trust", str(recipe)]
-    with mounted(tmp_path / "small", "size=5m") as disk:
+    with mount_disk(tmp_path / "small", "size=5m") as disk:
         monkeypatch.setenv("XDG_DATA_HOME", str(disk))
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr

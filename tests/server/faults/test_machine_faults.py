@@ -16,6 +16,7 @@ from tests.server.faults.test_surroundings import XDG
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.support.pty_terminal import ENTER
+from tests.support.small_disk import mount_disk
 
 DFLASH = (sys.executable, "-m", "dflash_tui")
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="a disk can be mounted by root only")
@@ -29,16 +30,11 @@ def run(*words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProces
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Iterator[Path]:
     """Mount a HOME that may only be read, with all folders of ours below it."""
-    folder: Path = tmp_path / "home"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=80g,ro", "tmpfs", str(folder)]
-    if subprocess.run(mount, check=False).returncode != 0:
-        pytest.skip("a disk can be mounted by root only")
     for name in (*XDG, "HF_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(folder))
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with mount_disk(tmp_path / "home", "size=80g,ro") as folder:
+        yield folder
 
 
 READING = ("plan demo-cpu", "ps --all")

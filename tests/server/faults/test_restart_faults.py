@@ -18,6 +18,7 @@ from dflash_tui.monitoring import observer
 from dflash_tui.runs import registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_engine, fake_runs, systemd_parser
+from tests.support.command_line import dflash
 from tests.support.fake_runs import free_port
 from tests.support.waiting import until, wait_until
 
@@ -73,10 +74,6 @@ def up(tmp_path) -> Iterator[Callable[..., Up]]:
     for each in started:
         each.process.kill()
         each.process.wait()
-
-
-def dflash(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*DFLASH, *words], capture_output=True, text=True, check=False, timeout=240)
 
 
 def _is_warm(run: Run) -> bool:

@@ -31,8 +31,8 @@ def published(request: LaunchRequest) -> Arm:
 
 def keys(request: LaunchRequest, temperature: float | None = 0.0) -> tuple[list[str], dict[str, str]]:
     planned = plan(request)
-    found = tune_schedule.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
-    return [tune_schedule.list_key(axis) for axis in found.axes], found.left_out
+    axes, left_out = tune_schedule.list_axes(planned.resolved, planned.plan, temperature=temperature, streams=1)
+    return [tune_schedule.list_key(axis) for axis in axes], left_out
 
 
 def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_schedule.Proposal:

@@ -3,7 +3,7 @@
 import pytest
 
 from dflash_tui.planning.derivation.checkpoint import read_checkpoint
-from dflash_tui.planning.derivation.pair import choose_parsers
+from dflash_tui.planning.derivation.pair import SUBJECTS, choose_parser
 from dflash_tui.planning.recipes import recipe_loader
 
 NEWEST = [*recipe_loader.load_releases()][-1]
@@ -18,7 +18,7 @@ THINKS = "{% if enable_thinking is false %}<think>\\n\\n</think>{% endif %}"
 def choose(template: str | None, tokens: set[str] | None = None, vllm: str = NEWEST) -> list[tuple[str, str]]:
     found = frozenset(tokens) if tokens is not None else None
     target = read_checkpoint("owner/target", {}, chat_template=template, tokens=found)
-    return [(chosen.name, chosen.why) for chosen in choose_parsers(target, vllm)]
+    return [choose_parser(flag, target, vllm) for flag in SUBJECTS]
 
 
 @pytest.mark.parametrize(
