@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.patching.arms import CUTLASS, DFLASH, MODELS, RUNNER, UPSTREAM, on
-from tests.support.vllm_stubs import vllm
+from tests.support.vllm_stubs import Load, vllm
 from tests.support.wheels import Texts
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
@@ -102,6 +102,20 @@ def test_the_target_still_attends_to_whole_images(arms, tried):
         assert before.rpartition("\n    def ")[2].startswith("__init__(")
 
 
+def run_on(load: Load, kind: str, capability: tuple[int, int] | None) -> None:
+    """Let vLLM run on a platform of this kind, with a GPU of this capability or with none."""
+    interface = load("platforms/interface.py")
+
+    class Platform(interface.Platform):  # type: ignore[misc, name-defined]
+        _enum = interface.PlatformEnum[kind]
+
+        @classmethod
+        def get_device_capability(cls, **_which: Any) -> Any:
+            return capability and interface.DeviceCapability(*capability)
+
+    sys.modules["vllm.platforms"].current_platform = Platform()  # type: ignore[attr-defined]
+
+
 def cutlass(texts: Texts, kind: str, capability: tuple[int, int] | None) -> tuple[bool, bool, bool]:
     """Return what vLLM says of CUTLASS: FP8, FP8 in blocks and groups, on a build with kernels for all newer GPUs."""
     ops = SimpleNamespace(
@@ -110,16 +124,7 @@ def cutlass(texts: Texts, kind: str, capability: tuple[int, int] | None) -> tupl
         cutlass_group_gemm_supported=lambda number: number >= 90,
     )
     with vllm(texts, _custom_ops=ops) as load:
-        interface = load("platforms/interface.py")
-
-        class Platform(interface.Platform):  # type: ignore[misc, name-defined]
-            _enum = interface.PlatformEnum[kind]
-
-            @classmethod
-            def get_device_capability(cls, **_which: Any) -> Any:
-                return capability and interface.DeviceCapability(*capability)
-
-        sys.modules["vllm.platforms"].current_platform = Platform()  # type: ignore[attr-defined]
+        run_on(load, kind, capability)
         utils = load("model_executor/layers/quantization/utils/w8a8_utils.py")
         return (
             utils.cutlass_fp8_supported(),
@@ -148,17 +153,7 @@ def test_only_gb10_skips_cutlass_fp8_checkpoint_kernel(arms):
         answers, others = [], []
         for kind, capability in machines:
             with vllm(texts) as load:
-                interface = load("platforms/interface.py")
-
-                class Platform(interface.Platform):  # type: ignore[misc, name-defined]
-                    _enum = interface.PlatformEnum[kind]
-                    here = interface.DeviceCapability(*capability)
-
-                    @classmethod
-                    def get_device_capability(cls, **_which: Any) -> Any:
-                        return cls.here
-
-                sys.modules["vllm.platforms"].current_platform = Platform()  # type: ignore[attr-defined]
+                run_on(load, kind, capability)
                 kernels = load(CUTLASS)
                 answers.append(kernels.CutlassFP8ScaledMMLinearKernel.is_supported()[0])
                 others.append(kernels.CutlassInt8ScaledMMLinearKernel.is_supported()[0])

@@ -30,25 +30,6 @@ def swept(of: Design, found: list[Boot]) -> Sweep:
     return sweep
 
 
-def test_smallest_of_plateau_is_recommended():
-    """8 is the fastest, 12 is like it and 15 is not; 4 is slower. The curve is in the order of the numbers."""
-    of = sweep("8", "4", "15", "12")
-    found = swept(of, measured(of, {"4": 8.0, "8": 10.0, "12": 10.1, "15": 7.0}))
-    assert [of.arms[point.arm].name for point in found.points] == ["4", "8", "12", "15"]
-    assert [of.arms[arm].name for arm in found.plateau] == ["8", "12"]
-    assert found.recommended == 0
-    assert found.best == 3
-    assert found.to_best is not None
-    assert found.to_best.ratio == pytest.approx(1.01, abs=1e-3)
-    assert [point.like_best for point in found.points] == [False, True, True, False]
-    best = found.points[2]
-    assert (best.low, best.high) == (None, None)
-    assert best.tok_s == pytest.approx(30.3 * 1.005 * 1.21, rel=0.01)
-    others = [point for point in found.points if point.arm != found.best]
-    assert all((point.low or 0) < point.tok_s < (point.high or 0) for point in others)
-    assert found.points[0].al == pytest.approx(3.0)
-
-
 def test_fastest_of_other_numbers_is_recommended():
     """Only of drafted tokens is fewer better by itself."""
     of = replace(sweep("8", "4", "15", "12"), vary="max-num-seqs")
@@ -68,14 +49,6 @@ def test_all_comparisons_with_the_best_hold_together():
     (first, *_) = report.comparisons
     assert first.test is not None
     assert [first.test.comparisons, first.test.level] == pytest.approx([6, 1 - 0.05 / 6])
-
-
-def test_arm_told_apart_from_best_is_slower():
-    """8 is 4 % behind 12 while boots of one launch are 5 % apart: eight boots of each tell that."""
-    of = design("n", {n: plan(num_speculative_tokens=int(n)) for n in ("4", "8", "12")}, [0, 1, 2, 2, 1, 0] * 4)
-    speeds = {"4": 6.0, "8": 9.6, "12": 10.0}
-    found = boots(of, [speeds[of.arms[arm].name] * (1.05 if n % 4 < 2 else 1.0) for n, arm in enumerate(of.order)])
-    assert [point.like_best for point in swept(of, found).points] == [False, False, True]
 
 
 def test_a_drift_makes_no_best():

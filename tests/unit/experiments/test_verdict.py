@@ -108,40 +108,6 @@ def starting(of: Design, speeds: Sequence[float], ready: dict[str, tuple[float, 
     return found
 
 
-def test_later_start_pays_back_its_lost_seconds():
-    """Cold and cached starts apart: seconds lost over seconds saved per token, within the bounds of the speed."""
-    of = modes()
-    found = only(of, starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (60, 160), "cached": (60, 80)}))
-    cold, cached = found.break_even
-    assert (cold.by, cold.cold, cold.seconds, cold.starts) == (1, True, 96, (1, 1))
-    assert (cached.by, cached.cold, cached.seconds) == (1, False, 16)
-    # Eager takes 1 / (3 x 10.05 x 1.1^i) s for a token of the i-th prompt, compile half of that.
-    a_token = sum(1 / (30.15 * 1.1**i) for i in range(5)) / 5
-    assert cold.tokens is not None
-    assert cold.tokens == pytest.approx(96 / (a_token / 2), rel=0.01)
-    assert cold.requests == pytest.approx(cold.tokens / 200)
-    assert cold.low is not None
-    assert cold.high is not None
-    assert cold.low < cold.tokens < cold.high
-
-
-def test_break_even_includes_spread_of_starts():
-    """As published of an H200: eager starts of 57 and 111 s alone move it from 11,000 to 21,000 tokens."""
-    of = modes()
-    measured = starting(of, [10.0, 20.0, 20.1, 10.1], {"cold": (84, 172), "cached": (84, 75)})
-    plain = [replace(b, cache="" if b.arm == 0 else b.cache) for b in measured]
-    alike, _ = only(of, plain).break_even
-    uneven = [replace(b, ready={0: 111.0, 3: 57.0}.get(b.number, b.ready)) for b in plain]
-    apart, _ = only(of, uneven).break_even
-    assert alike.tokens is not None
-    assert apart.tokens == pytest.approx(alike.tokens)
-    assert (alike.start_cv, alike.start_df) == (0.03, 1)  # two starts that were alike are not believed to be
-    assert alike.high is not None
-    assert alike.high / alike.tokens > 1.5
-    assert apart.start_cv == pytest.approx(0.418, abs=0.001)
-    assert apart.low == 0.0
-
-
 def test_arm_without_cache_starts_alike_each_time():
     """Its starts stand beside the cold and the cached ones of the other arm; without any cache there is one kind."""
     of = modes()

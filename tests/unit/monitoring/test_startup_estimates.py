@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from dflash_tui.events import Phase, Preparing, Step
 from dflash_tui.monitoring.startup_history import (
-    MAX_STARTS,
     RecordedStart,
     estimate_time_to_launch,
     estimate_time_to_ready,
@@ -30,12 +29,6 @@ def test_phase_estimate_is_median_of_its_starts():
     assert expected.phases[Phase.RESOLVE] == (5.0, 2)
     assert expected.phases[Phase.GRAPHS].n == 1
     assert expected.phases[Phase.GRAPHS].seconds == pytest.approx(14.645)
-
-
-def test_only_the_newest_count():
-    """What was true many starts ago is forgotten."""
-    expected = present(expect_startup([cached(seconds) for seconds in (500.0, 500.0, 10.0, 11.0, 12.0, 13.0, 14.0)]))
-    assert expected.phases[Phase.COMPILE] == (12.0, MAX_STARTS)
 
 
 def test_a_cold_start_is_expected_once():
