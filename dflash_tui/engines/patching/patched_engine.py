@@ -151,7 +151,10 @@ def clone_environment(base: Engine, target: Path, final: Path) -> None:
     if package.is_symlink() or not package.is_relative_to(source):
         inside.unlink(missing_ok=True)
         _clone_folder(paths.resolve_links(package), inside, source)
-    prefixes = {os.fsencode(source), *_find_other_names(source)}
+    # Its scripts may name it by another path, as when it was created through a link.
+    head = (source / "bin" / "vllm").read_bytes()[:1000] if (source / "bin" / "vllm").is_file() else b""
+    names = (name for name in _PREFIX.findall(head) if paths.resolve_links(Path(os.fsdecode(name))) == source)
+    prefixes = {os.fsencode(source), *names}
     for file in (target / "pyvenv.cfg", *(target / "bin").iterdir(), *site.glob("*.pth")):
         _rename_environment(file, prefixes, os.fsencode(final))
 
@@ -182,12 +185,6 @@ def _link(source: str, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _find_other_names(folder: Path) -> set[bytes]:
-    """Return other paths of an environment that its scripts name, as when it was created through a link."""
-    head = (folder / "bin" / "vllm").read_bytes()[:1000] if (folder / "bin" / "vllm").is_file() else b""
-    return {name for name in _PREFIX.findall(head) if paths.resolve_links(Path(os.fsdecode(name))) == folder}
-
-
 def _rename_environment(file: Path, prefixes: Iterable[bytes], final: bytes) -> None:
     """Replace the environment's path with `final` in a script or setting; binaries are skipped."""
     if file.is_symlink() or not file.is_file() or file.stat().st_size > _LARGEST_SCRIPT:
@@ -216,8 +213,7 @@ def _check_imports(base: Engine, clone: Engine, edited: Collection[str]) -> str:
             what = f"{name} no longer imports with the patch"
             raise PatchError(what, evidence=why[:500], hint="report it")
     name = next(iter(failed))
-    reason = plain[name][:200]
-    return f"the patched {name} was not tested: it does not import here without the patch either ({reason})"
+    return f"the patched {name} was not tested: it does not import here without the patch either ({plain[name][:200]})"
 
 
 def _list_failed_imports(engine: Engine, modules: Sequence[str], env: Mapping[str, str] = {}) -> dict[str, str]:

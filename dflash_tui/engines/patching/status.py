@@ -250,8 +250,7 @@ def patch_status(plan: Plan, engine: Engine | None) -> list[PatchStatus]:
     """
 
     def find_state(patch: Patch) -> PatchStatus:
-        planned = PatchStatus(patch.name, PatchState.NEEDED)
-        return find_patch_status(patch, engine, plan.hardware) if engine else planned
+        return find_patch_status(patch, engine, plan.hardware) if engine else PatchStatus(patch.name, PatchState.NEEDED)
 
     reasons = plan.skipped_patches | dict.fromkeys(plan.disabled_patches, _DISABLED)
     reasons |= explain_unwanted(plan, list_present_patches(engine)) if engine else {}
