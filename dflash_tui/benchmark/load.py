@@ -64,7 +64,6 @@ class MeasuredWindow(msgspec.Struct, frozen=True, omit_defaults=True):
     streams: Whole
     """The requested concurrency; 0 with a rate."""
     seconds: Amount
-    """Its duration."""
     tokens: Whole
     """The tokens that arrived in it, of counted and uncounted requests."""
     under_way: Amount

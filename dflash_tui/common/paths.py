@@ -164,14 +164,6 @@ def list_patch_files() -> dict[str, Path]:
     return files
 
 
-def find_patch_file(name: str) -> Path | None:
-    """Return the file of the patch `name`, as `list_patch_files` would."""
-    if name[:1] in {"", "_", "."} or "/" in name:
-        return None
-    files = (folder / f"{name}.yaml" for folder in (user_patches_folder(), bundled_folder("patches")))
-    return next((file for file in files if file.exists()), None)
-
-
 def user_suites_folder() -> Path:
     """Return the folder of the user's own prompt suites, which override shipped ones (XDG config)."""
     return config_folder() / "suites"

@@ -32,13 +32,6 @@ _compile = cache(re.compile)  # compiled on first use: that takes a tenth of the
 ACTS = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{UNSEEN}]")
 
 
-def strip_control_characters(text: str) -> str:
-    """Return `text` (one line) without control sequences and invisible characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    return _compile(_CONTROL).sub("", _compile(_ESCAPES).sub("", text)).expandtabs(4)
-
-
 def clean_line(text: str) -> str:
     """Return `text` as one clean line, cut at `LINE_LIMIT` characters."""
     text = clean_text(text).rstrip()
@@ -46,8 +39,11 @@ def clean_line(text: str) -> str:
 
 
 def clean_text(text: str, limit: int = _TEXT_LIMIT) -> str:
-    """Return the first `limit` characters of `text` as one clean line."""
-    return strip_control_characters(text[:limit])
+    """Return the first `limit` characters of `text` (one line) without control sequences and invisible characters."""
+    text = text[:limit]
+    if text.isascii() and text.isprintable():
+        return text
+    return _compile(_CONTROL).sub("", _compile(_ESCAPES).sub("", text)).expandtabs(4)
 
 
 def clean_lines(text: str) -> str:

@@ -256,7 +256,8 @@ async def fetch_dataset(name: str, report: Callable[[Preparing], None]) -> Path:
     try:
         info = await model_hub.fetch_repository(repo, _REVISION)
     except HubAccessError as error:
-        source = _find_cached(repo, dataset.file)
+        folder = model_hub.snapshot_folder(repo, model_hub.read_cached_commit(repo, _REVISION) or "none")
+        source = next((path for path in sorted(folder.glob(dataset.file)) if path.is_file()), None)
         if source is None:
             evidence = f"{error.access}: {error.detail}"
             do = "try again when the hub is reachable, or give a file: --dataset FILE"
@@ -269,11 +270,6 @@ async def fetch_dataset(name: str, report: Callable[[Preparing], None]) -> Path:
         model = model_hub.describe_files(repo, _REVISION, info, (first,))
         source = await download_model(model, report) / first.name
     return await asyncio.to_thread(_store, name, source)
-
-
-def _find_cached(repo: str, pattern: str) -> Path | None:
-    folder = model_hub.snapshot_folder(repo, model_hub.read_cached_commit(repo, _REVISION) or "none")
-    return next((path for path in sorted(folder.glob(pattern)) if path.is_file()), None)
 
 
 def _store(name: str, source: Path) -> Path:

@@ -19,7 +19,7 @@ from dflash_tui.common.secrets import redact_argv, redact_variables
 from dflash_tui.engines import inventory
 from dflash_tui.engines.environments import Engine
 from dflash_tui.engines.patching import status
-from dflash_tui.events import GpusSampled, Preparing, RankSampled, decode_recorded
+from dflash_tui.events import GpusSampled, Preparing, RankSampled
 from dflash_tui.experiments.design import Arm, Boot, Conditions, HostFacts
 from dflash_tui.launch.planner import PlannedLaunch
 from dflash_tui.machine import gpus, nvml, process_environment, system
@@ -237,11 +237,7 @@ def measure_conditions(run: Run | None, state: RunState, since: float) -> Condit
 
 
 def _measure_far_hosts(run: Run, since: float, now: float) -> dict[str, Conditions]:
-    samples = list[RankSampled]()
-    with contextlib.suppress(OSError), run.samples.open("rb") as file:
-        for line in file if run.far_ranks else ():
-            if b'"rank"' in line and isinstance(event := decode_recorded(line), RankSampled):
-                samples.append(event)
+    samples = run.read_recorded(RankSampled) if run.far_ranks else []
     conditions: dict[str, Conditions] = {}
     for far in run.far_ranks:
         own = [sample for sample in samples if sample.rank == far.rank]

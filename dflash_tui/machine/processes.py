@@ -240,7 +240,10 @@ def find_orphans() -> list[Orphan]:
     for process in psutil.process_iter():
         try:
             title = (process.cmdline() or [""])[0]
-            if title.startswith(_STARTED) and _adopted(process):
+            if not title.startswith(_STARTED):
+                continue
+            parent = process.parent()
+            if parent is None or os.getsid(parent.pid) != os.getsid(process.pid):
                 family = (process, *process.children(recursive=True))
                 born, port = read_process_identity(process.pid), min(list_listening_ports(process), default=None)
                 memory = measure_resident_memory(family)
@@ -248,8 +251,3 @@ def find_orphans() -> list[Orphan]:
         except (psutil.Error, OSError):
             continue
     return orphans
-
-
-def _adopted(process: psutil.Process) -> bool:
-    parent = process.parent()
-    return parent is None or os.getsid(parent.pid) != os.getsid(process.pid)

@@ -173,9 +173,9 @@ def read_logout_risk(root: Path = _ROOT, uid: int | None = None) -> LogoutRisk |
     if not (root / "run/systemd/seats").is_dir():
         return None
     uid = os.getuid() if uid is None else uid
-    manager = _run("busctl", "--json=off", "get-property", _BUS, "/org/freedesktop/login1", f"{_BUS}.Manager",
+    manager = run_helper("busctl", "--json=off", "get-property", _BUS, "/org/freedesktop/login1", f"{_BUS}.Manager",
                    "KillUserProcesses", "RemoveIPC", "KillExcludeUsers")  # fmt: skip
-    user = _run("loginctl", "show-user", str(uid), "--property=Name", "--property=Linger")
+    user = run_helper("loginctl", "show-user", str(uid), "--property=Name", "--property=Linger")
     return judge_logout(manager, user, uid)
 
 
@@ -195,16 +195,12 @@ def judge_logout(manager: str | None, user: str | None, uid: int) -> LogoutRisk 
     return LogoutRisk(() if lingers else tuple(settings), name, lingers)
 
 
-def _run(*command: str) -> str | None:
+def run_helper(*command: str) -> str | None:
+    """Return the output of a program of the system; None if it is missing, fails, or takes five seconds."""
+    env = build_helper_environment() | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=build_helper_environment() | {"LC_ALL": "C"},
-            cwd="/",
-            timeout=_TIMEOUT,
-            check=True,
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=env, cwd="/", timeout=_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

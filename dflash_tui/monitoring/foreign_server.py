@@ -134,8 +134,8 @@ class ForeignServer:
 async def _read_identity(client: httpx.AsyncClient, url: str) -> ForeignIdentity:
     version = _text_field(await _fetch_json(client, f"{url}/version"), "version")
     models = await _fetch_json(client, f"{url}/v1/models")
-    first = models["data"][0] if isinstance(models, dict) and _is_filled_list(models.get("data")) else None
-    return ForeignIdentity(_text_field(first, "id"), version)
+    listed = models.get("data") if isinstance(models, dict) else None
+    return ForeignIdentity(_text_field(listed[0] if isinstance(listed, list) and listed else None, "id"), version)
 
 
 async def _fetch_json(client: httpx.AsyncClient, url: str) -> Any:
@@ -199,10 +199,6 @@ def parse_address(url: str, where_keys_go: str) -> str:
     if parts.scheme not in {"http", "https"} or not (is_plain and is_port):
         raise UsageError(f"{clean_line(url)} is not the address of a server", hint="use one like http://host:8000")
     return f"{parts.scheme}://{host_and_port}{parts.path.rstrip('/').removesuffix('/v1').removesuffix('/metrics')}"
-
-
-def _is_filled_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
 
 
 def _text_field(value: Any, key: str) -> str:

@@ -10,7 +10,6 @@ import math
 import operator
 import os
 import re
-import subprocess
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -19,8 +18,7 @@ from pathlib import Path
 from dflash_tui.common.sanitizer import clean_line
 from dflash_tui.common.untrusted_json import LineBuffer
 from dflash_tui.events import AnyEvent, Autopsy, Exited, Stopping, decode_recorded
-from dflash_tui.machine import processes
-from dflash_tui.machine.process_environment import build_helper_environment
+from dflash_tui.machine import processes, system
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs import server_process
 from dflash_tui.runs.run import FarRank, Run
@@ -110,13 +108,8 @@ def _read_kmsg(reader: int) -> Iterator[tuple[float, str]]:
 
 
 def _read_journal(since: float) -> Iterator[tuple[float, str]]:
-    command = ["journalctl", "-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}"]
-    env = build_helper_environment()
-    try:
-        journalctl = subprocess.run(command, capture_output=True, timeout=5, check=False, env=env, cwd="/")
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    for line in journalctl.stdout.decode(errors="replace").split("\n"):
+    words = ("-k", "-q", "--no-pager", "-o", "short-unix", "--since", f"@{int(since)}")
+    for line in (system.run_helper("journalctl", *words) or "").split("\n"):
         stamp, _, message = line.partition(" ")
         try:
             yield float(stamp), message.partition("kernel: ")[2]

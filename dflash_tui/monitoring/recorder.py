@@ -23,7 +23,6 @@ from dflash_tui.events import (
     LatenciesSampled,
     LogLine,
     Sampled,
-    decode_recorded,
 )
 from dflash_tui.machine import processes
 from dflash_tui.monitoring import first_answer
@@ -109,7 +108,6 @@ _LONG_WARM_UPS = (30, 100, 300)
 PORT_CONFLICT_DELAY = 10.0
 # Consecutive failed health checks of an unhealthy server; a busy one may miss one, as while it compiles.
 _FAILED_CHECKS = 2
-_MAX_LINE = 1 << 20
 RECORDING_AGAIN = "recording again"
 _TIMEOUT = 5.0
 
@@ -135,20 +133,12 @@ async def record_when_free(run: Run, report_line: Callable[[LogLine], None]) -> 
         lease.release()
 
 
-def _read_earlier_recording(run: Run) -> list[HealthChanged]:
-    with contextlib.suppress(OSError), run.samples.open("rb") as file:
-        # Weeks of samples are hundreds of megabytes, few of them about health.
-        lines = (line for line in iter(lambda: file.readline(_MAX_LINE), b"") if b'"health"' in line)
-        return [change for line in lines if isinstance(change := decode_recorded(line), HealthChanged)]
-    return []
-
-
 class _Recorder:
     """Polls /health, /metrics, GPUs and memory once a second and records what changed."""
 
     def __init__(self, run: Run, lease: RecorderLease) -> None:
         self._run, self._lease = run, lease
-        changes = _read_earlier_recording(run)
+        changes = run.read_recorded(HealthChanged)
         self._health, self._detail = (changes[-1].health, changes[-1].detail) if changes else (Health.STARTING, "")
         self._warm = any(change.health is Health.WARM for change in changes)
         self._owns_port = False

@@ -82,7 +82,9 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
 
     While `cache` is empty (unknown), the state of the newest start that was not cold is assumed.
     """
-    expected_cache = cache or _likely_cache(starts)
+    caches = [start.cache for start in starts]
+    newest = next((cache for cache in reversed(caches) if cache != "cold"), caches[-1] if caches else "")
+    expected_cache = cache or newest
     recent = [start for start in starts if start.cache == expected_cache][-MAX_STARTS:]
     if not recent:
         return None
@@ -94,11 +96,6 @@ def expect_startup(starts: Sequence[RecordedStart], cache: str = "") -> Expected
     ready = [start.ready for start in recent if start.ready is not None]
     first = _median(start.first_request for start in recent if start.first_request is not None)
     return ExpectedStart(expected_cache, phases, first, _median(ready), max(ready, default=None))
-
-
-def _likely_cache(starts: Sequence[RecordedStart]) -> str:
-    caches = [start.cache for start in starts]
-    return next((cache for cache in reversed(caches) if cache != "cold"), caches[-1] if caches else "")
 
 
 def _median(values: Iterable[float]) -> MedianSeconds | None:

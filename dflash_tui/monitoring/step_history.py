@@ -9,15 +9,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dflash_tui.events import OURS, RequestDone, decode_recorded
+from dflash_tui.events import OURS, RequestDone
 from dflash_tui.planning.plan import Plan
 from dflash_tui.run_state.speculation import DraftForecast, forecast_drafts
 from dflash_tui.runs import registry
-from dflash_tui.runs.run import Run
 
 # Requests of the same kind whose prompts differ by more than this share have other contexts.
 _SAME_LENGTH = 0.1
-_MARK = b'"request"'
 _DRAFTS = ("n", "num_speculative_tokens")
 
 
@@ -38,13 +36,14 @@ def forecast_from_history(
     key = _describe_launch(plan)
     for run in registry.list_runs():
         if run.plan.num_speculative_tokens < len(shares) and _describe_launch(run.plan) == key:
-            by_drafts[run.plan.num_speculative_tokens][run.id] = _read_requests(run)
+            requests = [request for request in run.read_recorded(RequestDone) if request.kind not in OURS]
+            by_drafts[run.plan.num_speculative_tokens][run.id] = requests
     ratios, runs = dict[int, float](), list[str]()
-    for drafts, requests in by_drafts.items():
-        theirs = _group_steps([request for own in requests.values() for request in own])
+    for drafts, by_run in by_drafts.items():
+        theirs = _group_steps([request for own in by_run.values() for request in own])
         if alike := [theirs[kind].seconds / ours[kind].seconds for kind in ours if _is_alike(ours, theirs, kind)]:
             ratios[drafts] = statistics.geometric_mean(alike)
-            runs += [run for run, own in requests.items() if own]
+            runs += [run for run, own in by_run.items() if own]
     found = forecast_drafts(shares, steps, ratios)
     return replace(found, runs=tuple(runs)) if found else None
 
@@ -53,15 +52,6 @@ def _describe_launch(plan: Plan) -> object:
     request = plan.relaunch_request
     settings = {name: value for name, value in request.settings.items() if name not in _DRAFTS}
     return replace(plan, num_speculative_tokens=0).kind, plan.hardware, plan.patches, plan.set_up, settings
-
-
-def _read_requests(run: Run) -> list[RequestDone]:
-    try:
-        lines = run.samples.read_bytes().splitlines()
-    except OSError:
-        return []
-    events = (decode_recorded(line) for line in lines if _MARK in line)
-    return [event for event in events if isinstance(event, RequestDone) and event.kind not in OURS]
 
 
 def _group_steps(done: Sequence[RequestDone]) -> dict[str, _Steps]:

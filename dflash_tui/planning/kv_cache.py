@@ -105,7 +105,9 @@ class KvCache(NamedTuple):
         element = _BYTES.get(self.dtype)
         if model is None or element is None:
             return None
-        heads, width = model.num_key_value_heads, model.head_dim or _ratio(model)
+        heads, width = model.num_key_value_heads, model.head_dim
+        if not width and model.hidden_size and model.num_attention_heads:
+            width = model.hidden_size // model.num_attention_heads
         kinds = classify_layers(model)
         if not (kinds and heads and width) or _UNKNOWN in kinds:
             return None
@@ -207,7 +209,3 @@ def _measure_latents(model: ModelConfig, element: int) -> int:
     """
     index = model.index_head_dim or 0
     return ((model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * element + index + index // _INDEXED * _SCALE
-
-
-def _ratio(model: ModelConfig) -> int | None:
-    return model.hidden_size // model.num_attention_heads if model.hidden_size and model.num_attention_heads else None

@@ -93,9 +93,7 @@ class MemoryEstimate(msgspec.Struct, frozen=True):
     budget: int
     """The memory that vLLM takes: `--gpu-memory-utilization` of `total`."""
     total: int
-    """The GPU's memory."""
     free: int
-    """The GPU's free memory."""
     unified: bool
     """Whether it is the machine's memory (GB10)."""
     kv_needed: int | None

@@ -158,9 +158,9 @@ def load_all_patches() -> tuple[list[Patch], dict[str, str]]:
 
 def load_patch(name: str) -> Patch:
     """Return the patch called `name`, the user's before a shipped one; raise UsageError if there is none."""
-    if file := paths.find_patch_file(name):
-        return load_patch_file(file)
     files = paths.list_patch_files()
+    if file := files.get(name):
+        return load_patch_file(file)
     hint = suggest_nearest(name, files) or f"there are: {', '.join(sorted(files))}"
     raise UsageError(f"no patch called '{name}'", hint=hint)
 

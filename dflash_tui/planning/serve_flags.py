@@ -204,12 +204,10 @@ FILE = paths.PACKAGE_ROOT / "vllm_flags.yaml"
 
 
 class FlagChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a release's flags differ from those of the release before it in the table."""
+    """How a release's flags differ from the release before it: names without dashes, separated by spaces."""
 
     added: str = ""
-    """Names without dashes, separated by spaces."""
     removed: str = ""
-    """Names without dashes, separated by spaces."""
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

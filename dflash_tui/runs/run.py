@@ -4,13 +4,13 @@ import contextlib
 import os
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from dflash_tui.common import paths, private_files
 from dflash_tui.common.formatting import format_host_and_port
-from dflash_tui.events import YEAR_2100, Event, Launched, Preparing, encode
+from dflash_tui.events import YEAR_2100, Event, Launched, Preparing, decode_recorded, encode
 from dflash_tui.planning.cluster import name_roce
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes.resolution import HOST
@@ -27,6 +27,8 @@ EXPERIMENT_MARK = "DFLASH_TUI_EXPERIMENT"
 _COMPRESSED = frozenset({".gz", ".xz", ".zst", ".bz2"})
 
 _DAY = 86_400.0
+_LONGEST_LINE = 1 << 20
+E = TypeVar("E", bound=Event)
 _Line = Annotated[str, msgspec.Meta(max_length=5000)]
 
 
@@ -103,6 +105,14 @@ class Run(msgspec.Struct, frozen=True):
         """Append an event to the samples; if that fails, as on a full disk, it is dropped silently."""
         with contextlib.suppress(OSError):
             private_files.append_line(self.samples, encode(event))
+
+    def read_recorded(self, kind: type[E]) -> list[E]:
+        """Return the recorded events of one kind; few lines of a large file are decoded."""
+        mark = msgspec.json.encode(kind.__struct_config__.tag)
+        with contextlib.suppress(OSError), self.samples.open("rb") as file:
+            lines = (line for line in iter(lambda: file.readline(_LONGEST_LINE), b"") if mark in line)
+            return [event for line in lines if isinstance(event := decode_recorded(line), kind)]
+        return []
 
     @property
     def url(self) -> str:

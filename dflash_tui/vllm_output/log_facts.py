@@ -279,7 +279,8 @@ class PhaseReader:
         phase = self._match_phase(body)
         if phase is None or phase is self.phase:
             return None
-        stage = self._stage if phase is Phase.UNATTRIBUTED else _find_stage(phase)
+        stage = _UP_STAGE if phase is Phase.UP else _STAGE.get(phase, _WORKING_STAGE)
+        stage = self._stage if phase is Phase.UNATTRIBUTED else stage
         if stage < self._stage:
             return None
         self.phase, self._stage = phase, stage
@@ -314,10 +315,6 @@ class PhaseReader:
         elif phase is Phase.PROFILE and self._all_in_one and self.phase is Phase.COMPILE:
             return None  # on a CPU one warm-up compiles all parts in turn
         return phase
-
-
-def _find_stage(phase: Phase) -> int:
-    return _UP_STAGE if phase is Phase.UP else _STAGE.get(phase, _WORKING_STAGE)
 
 
 # Figures logged once for the target and once for the drafter, in this order.

@@ -1,6 +1,5 @@
 """A --peer without this program: the question before it is installed there, and what comes of each answer."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -52,11 +51,6 @@ def test_far_program_is_installed_only_once(far, capsys):
     assert main([*COMMANDS[0], "--install-peers"]) == 2
     assert "command -v dflash-tui" in capsys.readouterr().err
     assert far.read_text() == "x\n"
-
-
-def test_json_caller_is_not_asked_to_install(far, capsys):
-    assert main([*COMMANDS[0], "--json"]) == 2
-    assert "--install-peers" in json.loads(capsys.readouterr().out)["do"]
 
 
 @pytest.mark.parametrize(("answer", "is_installed"), [("y", True), ("n", False)])

@@ -99,20 +99,15 @@ def test_two_running_servers_need_no_recipe(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("server", "words", "said"),
+    ("server", "words", "code", "said"),
     [
-        (OpenAIServer(texts={"/v1/models": PAGE}), (), "is not a model server: it returned a web page, “Router login”"),
-        (OpenAIServer(key="sesame"), (), "requires an API key"),
-        (OpenAIServer(models=("a", "b")), (), "serves 2 models"),
-        (OpenAIServer(pieces=(), usage=False), (), "does not answer a chat with m"),
-        (OpenAIServer(), ("--measure", "start"), "a server that already runs is not started"),
+        (OpenAIServer(texts={"/v1/models": PAGE}), (), 1, "is not a model server: it returned a web page"),
+        (OpenAIServer(), ("--measure", "start"), 2, "a server that already runs is not started"),
     ],
 )
-def test_bad_address_begins_nothing(server, words, said):
-    """It is the one sentence that `bench URL` says."""
+def test_bad_address_begins_nothing(server, words, code, said):
+    """It is the one sentence that `bench URL` says, which test_foreign_bench.py has of each."""
     with server.serve() as url:
-        code = {True: 2, False: 1}["key" in said or "2 models" in said or "started" in said]
-        code = 6 if "chat" in said else code
         error = run(*vary(url, "http://127.0.0.1:1"), *words, code=code).stderr
     assert said in error.splitlines()[0]
     assert store.list_experiments() == []

@@ -67,6 +67,13 @@ def parsed_styles() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_folders(monkeypatch):
+    """Take the folders of this machine out of the pictures."""
+    for kind in ("DATA", "CACHE", "STATE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
+
+
+@pytest.fixture
 def text_compare(snapshot):
     """Return what compares the words on the screen with those kept, as `snap_compare` does with pictures."""
 

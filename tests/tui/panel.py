@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+from textual.app import App
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Static
 
 from dflash_tui.common.errors import DflashError
@@ -15,6 +18,7 @@ from dflash_tui.runs.run import Run
 from dflash_tui.tui.app import DflashApp
 from tests.support.waiting import PATIENCE
 
+Kind = TypeVar("Kind", bound=Screen[Any])
 NO_GPU = GpuProbe(why_none="no NVIDIA GPU: the driver is not installed")
 
 
@@ -27,8 +31,7 @@ def app(
 
 async def feed(pilot: Pilot[str], run: Run, events: Iterable[AnyEvent]) -> None:
     """Show `run` with these events on the run screen."""
-    panel = pilot.app
-    assert isinstance(panel, DflashApp)
+    panel = panel_of(pilot)
     panel.run_screen.view.begin(run)
     for event in (*run.prepared, run.launched, *events):
         panel.run_screen.view.take(event)
@@ -56,6 +59,18 @@ async def shows(pilot: Pilot[str], *parts: str) -> None:
     while missing := [part for part in parts if not any(part in seen(panel) for seen in (text, words, said))]:
         assert time.monotonic() < deadline, f"{missing} not in\n{text(panel)}"
         await pilot.pause(0.05)
+
+
+def panel_of(pilot: Pilot[str]) -> DflashApp:
+    """Return the panel that a pilot drives."""
+    assert isinstance(pilot.app, DflashApp)
+    return pilot.app
+
+
+def shown_as(panel: App[str], kind: type[Kind]) -> Kind:
+    """Return the screen that is shown, which is of that kind."""
+    assert isinstance(panel.screen, kind)
+    return panel.screen
 
 
 def text(panel: DflashApp) -> str:

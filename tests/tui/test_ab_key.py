@@ -19,7 +19,7 @@ from tests.support import fake_engine, waiting
 from tests.support.fake_runs import free_port
 from tests.support.values import present
 from tests.tui.conftest import a_recipe
-from tests.tui.panel import NO_GPU, app, shows, text, wait_for
+from tests.tui.panel import NO_GPU, app, panel_of, shown_as, shows, text, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -42,8 +42,7 @@ async def planned(pilot: Pilot[str], vary: str = "") -> None:
 
 async def patient(pilot: Pilot[str], words: str) -> None:
     """Wait for words on the screen: a driver launches and stops servers meanwhile."""
-    panel = pilot.app
-    assert isinstance(panel, DflashApp)
+    panel = panel_of(pilot)
     await wait_for(pilot, lambda: words in text(panel))
 
 
@@ -54,8 +53,7 @@ async def test_varied_setting_is_chosen_or_typed(key):
     async with panel.run_test(size=(60, 20)) as pilot:
         await pilot.press(key)
         await wait_for(pilot, lambda: isinstance(pilot.app.screen, ExperimentDialog))
-        dialog = panel.screen
-        assert isinstance(dialog, ExperimentDialog)
+        dialog = shown_as(panel, ExperimentDialog)
         await shows(pilot, "⏎ begin", "? help")
         await pilot.press("v")
         await shows(pilot, "what varies", "mode=eager,compile", "spec=on,off", "patch.", "another …")
@@ -144,8 +142,7 @@ async def test_ab_dialog_previews_experiment():
         await pilot.press("v", "end", "enter", "ctrl+u", *"port", "enter")
         await shows(pilot, "✗")
         await pilot.press("enter")  # begins nothing
-        dialog = panel.screen
-        assert isinstance(dialog, NewExperiment)
+        dialog = shown_as(panel, NewExperiment)
         await pilot.press("v", "down", "down", "enter")
         await wait_for(pilot, lambda: dialog.vary == "mode=eager,compile")
         await pilot.press("o")

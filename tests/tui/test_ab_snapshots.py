@@ -12,21 +12,15 @@ from dflash_tui.experiments.analysis.report import ExperimentReport
 from dflash_tui.experiments.builder import BootEstimate
 from dflash_tui.experiments.design import BootBegan, Design, Happened, RequestMeasured
 from dflash_tui.run_state.state import RunState
-from dflash_tui.tui.app import LIGHT, DflashApp
+from dflash_tui.tui.app import LIGHT
 from dflash_tui.tui.render.experiment import Outlook
 from dflash_tui.tui.screens import experiment
 from dflash_tui.tui.screens.experiment import ExperimentView, name_by_stage
 from tests.support.experiment_factories import BASE, KINDS, a_design, a_plan, boots, told
-from tests.tui.panel import app, text, wait_for
+from tests.tui.panel import app, panel_of, text, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
-
-
-@pytest.fixture(autouse=True)
-def fixed(monkeypatch):
-    """Take the folders of this machine out of the pictures."""
-    for kind in ("DATA", "CACHE", "STATE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
+pytestmark = pytest.mark.usefixtures("no_folders")
 
 
 def found(*speeds: float, **changes) -> ExperimentReport:
@@ -40,8 +34,7 @@ def found(*speeds: float, **changes) -> ExperimentReport:
 
 def shown(report: ExperimentReport, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
     async def act(pilot: Pilot[str]) -> None:
-        panel = pilot.app
-        assert isinstance(panel, DflashApp)
+        panel = panel_of(pilot)
         panel.theme = theme or panel.theme
         panel.compare_screen.begin(report)
         panel.switch_mode("compare")
@@ -70,8 +63,7 @@ def under_way(
     monkeypatch.setattr(experiment, "read_outlook", lambda _design, _before: outlook)
 
     async def act(pilot: Pilot[str]) -> None:
-        panel = pilot.app
-        assert isinstance(panel, DflashApp)
+        panel = panel_of(pilot)
         panel.show_experiment(design.id)
         await wait_for(pilot, lambda: "q Quit" in text(panel) and f"boot {here + 1} of 4" in text(panel))
         await wait_for(pilot, lambda: panel.ab_screen.outlook is outlook)
@@ -124,8 +116,7 @@ def test_arms_of_long_names(text_compare):
     report = verdict.build_report(design, list(boots(design, (10.0, 14.0), start=(40.0, 45.0))))
 
     async def act(pilot: Pilot[str]) -> None:
-        panel = pilot.app
-        assert isinstance(panel, DflashApp)
+        panel = panel_of(pilot)
         panel.compare_screen.begin(report)
         panel.switch_mode("compare")
         await wait_for(pilot, lambda: "q Quit" in text(panel) and "verdict" in text(panel))

@@ -14,7 +14,7 @@ from dflash_tui.tui.dialogs.basic import ErrorDialog
 from dflash_tui.tui.dialogs.drafters import DrafterDialog
 from dflash_tui.tui.launch_selection import Suitability
 from dflash_tui.tui.widgets.recipe_list import FOLD, RecipeList
-from tests.tui.panel import NO_GPU, shows, wait_for
+from tests.tui.panel import NO_GPU, shown_as, shows, wait_for
 
 CARD = Gpu(
     0, "NVIDIA GB10", capability="12.1", hardware=Hardware.GB10, memory_total=119 << 30, memory_used=0, unified=True
@@ -34,8 +34,7 @@ async def open_pairs(pilot, words: str = "") -> DrafterDialog:
     """Open the dialog of pairs, and find those with these words."""
     await pilot.press("n")
     await shows(pilot, "Published pairs")
-    dialog = pilot.app.screen
-    assert isinstance(dialog, DrafterDialog)
+    dialog = shown_as(pilot.app, DrafterDialog)
     await wait_for(pilot, lambda: len(dialog.choices) == len(PAIRS))
     if words:
         await pilot.press("slash", *words, "enter")

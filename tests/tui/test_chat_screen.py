@@ -15,7 +15,7 @@ from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens.chat import ChatScreen
 from tests.support.fake_runs import wait_for_answer
 from tests.tui.conftest import a_run
-from tests.tui.panel import NO_GPU, app, shows, text, wait_for
+from tests.tui.panel import NO_GPU, app, shown_as, shows, text, wait_for
 
 HOSTILE = "[/] [red]evil[/red]\x1b[2J [@click=app.quit]x[/] "
 
@@ -30,9 +30,7 @@ def panel_on(run: Run) -> DflashApp:
 async def talking(pilot: Pilot[str]) -> ChatScreen:
     """Wait until the screen is there."""
     await wait_for(pilot, lambda: isinstance(pilot.app.screen, ChatScreen))
-    screen = pilot.app.screen
-    assert isinstance(screen, ChatScreen)
-    return screen
+    return shown_as(pilot.app, ChatScreen)
 
 
 @asynccontextmanager
@@ -53,8 +51,7 @@ def messages_of(screen: ChatScreen) -> list[dict[str, str]]:
 
 async def say(pilot, line: str) -> None:
     """Type a line, key by key where that matters, and send it."""
-    screen = pilot.app.screen
-    assert isinstance(screen, ChatScreen)
+    screen = shown_as(pilot.app, ChatScreen)
     screen.query_one("#say", Input).value = line
     await pilot.press("enter")
 

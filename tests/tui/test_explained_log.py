@@ -4,7 +4,7 @@ import pytest
 
 from dflash_tui.tui.palette import LogDialog, PanelCommands
 from tests.support import recordings
-from tests.tui.panel import app, shows, wait_for
+from tests.tui.panel import app, shown_as, shows, wait_for
 
 SIZES = [(80, 24), (120, 36)]
 
@@ -21,8 +21,7 @@ async def test_a_log_is_explained(size, tmp_path):
         await wait_for(pilot, lambda: isinstance(panel.screen, LogDialog))
         await pilot.press(*"/nope", "enter")
         await shows(pilot, "/nope cannot be read")
-        dialog = panel.screen
-        assert isinstance(dialog, LogDialog)
+        dialog = shown_as(panel, LogDialog)
         dialog.field.value = str(file)
         await pilot.press("enter")
         await shows(pilot, "0.03 GiB of KV cache", "--max-model-len to 8064", "at least one", "esc close")

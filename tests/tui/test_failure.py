@@ -19,7 +19,7 @@ from dflash_tui.tui.screens.run import build_player
 from dflash_tui.tui.widgets.run_view import FailurePane
 from tests.support import command_line, recordings
 from tests.tui.conftest import a_run, panel_on_run, recorded
-from tests.tui.panel import app, feed, shows, text, wait_for
+from tests.tui.panel import app, feed, shown_as, shows, text, wait_for
 
 DEMO = LaunchRequest(recipe="demo-cpu")
 CPU = "cpu-vllm-0.32.0"
@@ -77,8 +77,7 @@ async def test_number_or_arrows_choose_remedy(tmp_path):
     ) as (panel, pilot):
         await pilot.press("f")
         await wait_for(pilot, lambda: isinstance(panel.screen, RemedyDialog))
-        dialog = panel.screen
-        assert isinstance(dialog, RemedyDialog)
+        dialog = shown_as(panel, RemedyDialog)
         assert len(dialog.remedies) == 2
         chosen = []
         for key in ("2", "1", "down", "down", "up", "9"):

@@ -10,7 +10,7 @@ from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens.playback import PlaybackScreen
 from tests.support.played_answers import begin_played
 from tests.support.values import present
-from tests.tui.panel import app, shows, text, wait_for
+from tests.tui.panel import app, panel_of, shown_as, shows, text, wait_for
 from tests.unit.monitoring.test_recording import Clock
 
 HOSTILE = "[/] [red]evil[/red] [@click=app.quit]x[/] \x1b[31m\x1b]0;owned\x07 \u202eback"
@@ -29,11 +29,9 @@ def opened(clock: Clock, prompt: str = "", **how) -> DflashApp:
 
 async def at(pilot: Pilot[str], clock: Clock, seconds: float) -> str:
     """Return what is on the screen at that moment."""
-    panel = pilot.app
-    assert isinstance(panel, DflashApp)
+    panel = panel_of(pilot)
     await wait_for(pilot, lambda: isinstance(panel.screen, PlaybackScreen) and "verdict on" in text(panel))
-    screen = panel.screen
-    assert isinstance(screen, PlaybackScreen)
+    screen = shown_as(panel, PlaybackScreen)
     clock.at = seconds
     for _ in range(2):  # the first drawing gives the parts their size
         screen.draw()
@@ -47,8 +45,7 @@ async def test_playback_writes_both_answers_above_ratio(clock):
         seen = await at(pilot, clock, 0.0)
         assert ("Math, round 1" in seen, "●A" in seen.replace(" ", ""), " — " in seen) == (True, True, True)
         seen = await at(pilot, clock, 3.0)
-        screen = panel.screen
-        assert isinstance(screen, PlaybackScreen)
+        screen = shown_as(panel, PlaybackScreen)
         pair = screen.pair
         for answer in (pair.a, pair.b):
             assert f"{answer.count_tokens(3.0)} tokens" in seen
@@ -71,8 +68,7 @@ async def test_its_keys(clock):
         assert "■ A/B" in await at(pilot, clock, 150.0)
         await pilot.press("space")
         await shows(pilot, "▶ A/B")
-        screen = panel.screen
-        assert isinstance(screen, PlaybackScreen)
+        screen = shown_as(panel, PlaybackScreen)
         place = screen.place
         await pilot.press("right", "right", "left")
         assert screen.place == (place + 1) % 10

@@ -16,13 +16,11 @@ from tests.tui.conftest import a_recipe, a_run
 from tests.tui.panel import NO_GPU, app, feed, shows, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
+pytestmark = pytest.mark.usefixtures("no_folders")
 
 
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch):
-    """Take what changes from machine to machine out of the pictures: folders and our version."""
-    for kind in ("DATA", "CACHE", "STATE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
     monkeypatch.setattr(launch, "__version__", "0.0.0")
 
 

@@ -15,7 +15,7 @@ from dflash_tui.tui.dialogs.experiments import NewTune
 from tests.support import fake_engine
 from tests.support.fake_runs import free_port
 from tests.support.values import present
-from tests.tui.panel import NO_GPU, shows, text, wait_for
+from tests.tui.panel import NO_GPU, shown_as, shows, text, wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -37,8 +37,7 @@ async def planned(pilot: Pilot[str], axes: str = "") -> NewTune:
     if axes:
         names = {",": "comma", "=": "equals_sign", " ": "space"}
         await pilot.press("v", "end", "enter", "ctrl+u", *[names.get(key, key) for key in axes], "enter")
-    screen = pilot.app.screen
-    assert isinstance(screen, NewTune)
+    screen = shown_as(pilot.app, NewTune)
     await wait_for(pilot, lambda: screen.planned is not None)
     return screen
 

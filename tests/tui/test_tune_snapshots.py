@@ -10,14 +10,14 @@ from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments import tune_schedule
 from dflash_tui.experiments.design import BootBegan
 from dflash_tui.experiments.progress import fold_progress
-from dflash_tui.tui.app import DflashApp
 from dflash_tui.tui.screens import experiment
 from dflash_tui.tui.screens.experiment import ExperimentView
 from tests.support.experiment_factories import BASE
 from tests.support.tune_simulation import Truth, a_tune, run_tune
-from tests.tui.panel import app, text, wait_for
+from tests.tui.panel import app, panel_of, text, wait_for
 
 pytest.importorskip("pytest_textual_snapshot")
+pytestmark = pytest.mark.usefixtures("no_folders")
 AXES = (
     "mode=graphs,compile",
     "patch.triton-split-verify=on",
@@ -28,13 +28,6 @@ TRUTH = Truth(
     {"mode=graphs": 2.0, "mode=compile": 1.8, "patches.triton-split-verify=true": 1.2, "n=12": 1.12, "n=2": 0.7},
     failing=frozenset({"attention-backend=flashinfer"}),
 )
-
-
-@pytest.fixture(autouse=True)
-def fixed(monkeypatch):
-    """Take the folders of this machine out of the pictures."""
-    for kind in ("DATA", "CACHE", "STATE", "CONFIG"):
-        monkeypatch.setenv(f"XDG_{kind}_HOME", f"/nonexistent/{kind.lower()}")
 
 
 def a_view(boots: int, *, driven: bool, budget: float = 1800.0, synthetic: str = "") -> ExperimentView:
@@ -50,8 +43,7 @@ def a_view(boots: int, *, driven: bool, budget: float = 1800.0, synthetic: str =
 
 def shown(words: str, theme: str = "") -> Callable[[Pilot[str]], Awaitable[None]]:
     async def act(pilot: Pilot[str]) -> None:
-        panel = pilot.app
-        assert isinstance(panel, DflashApp)
+        panel = panel_of(pilot)
         panel.theme = theme or panel.theme
         panel.show_experiment("tune")
         await wait_for(pilot, lambda: words in text(panel) and "q Quit" in text(panel))

@@ -34,7 +34,6 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     level: CheckLevel
-    """Whether it passed, warns, or blocks the launch."""
     finding: str
     advice: Advice = ()
     """What to do about it; empty if it passed."""

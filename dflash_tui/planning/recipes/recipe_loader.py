@@ -44,9 +44,10 @@ def load_recipe(path: Path) -> Recipe:
     if recipe.build and not (paths.bundled_folder("recipes") / recipe.build.script).is_file():
         what = f"dflash-tui ships no script called '{recipe.build.script}'"
         raise yaml_loader.build_file_error(path, ["build", "script"], what)
+    known = paths.list_patch_files()
     for steps, layer in iterate_layers(recipe):
         for index, name in enumerate(layer.patches):
-            if paths.find_patch_file(name) is None:
+            if name not in known:
                 raise yaml_loader.build_file_error(path, [*steps, "patches", index], f"no patch called '{name}'")
     return msgspec.structs.replace(recipe, name=path.stem)
 

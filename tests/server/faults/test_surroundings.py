@@ -10,6 +10,7 @@ from dflash_tui.common import paths
 from dflash_tui.common.errors import UsageError
 from tests import ROOT
 from tests.support import fake_engine
+from tests.support.command_line import dflash
 from tests.support.fake_runs import free_port
 from tests.support.pty_terminal import ENTER, PANEL
 
@@ -18,15 +19,11 @@ STARVED = "the limit on processes or threads is reached"
 XDG = [f"XDG_{kind}_HOME" for kind in ("DATA", "STATE", "CACHE", "CONFIG")]
 
 
-def dflash(*words: str, without: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
-    given = {name: value for name, value in (os.environ | env).items() if name not in without}
-    command = [sys.executable, "-m", "dflash_tui", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=given, timeout=240)
-
-
 def test_without_a_home(tmp_path, monkeypatch):
     """The system's list of users has it; a relative one makes no folder here; without any it is said."""
-    assert dflash("ps", without=("HOME",)).returncode == 0
+    with monkeypatch.context() as patched:
+        patched.delenv("HOME")
+        assert dflash("ps").returncode == 0
     command = [sys.executable, "-m", "dflash_tui", "ps"]
     env = {name: value for name, value in os.environ.items() if name not in XDG}
     env |= {"HOME": "here", "PYTHONPATH": str(ROOT)}
