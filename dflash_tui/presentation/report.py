@@ -113,10 +113,13 @@ def format_factor(value: float) -> str:
 
 
 def format_ratio(ratio: Ratio | None) -> str:
-    """Return a ratio with its interval in parentheses, `too noisy to tell`, or a dash."""
+    """Return a ratio with its interval in parentheses, `too noisy to tell`, or a dash.
+
+    An interval up to a factor of 4 that excludes 1 is shown, since it says which arm is faster.
+    """
     if ratio is None:
         return UNKNOWN
-    if is_noisy(ratio):
+    if is_noisy(ratio) and not (ratio.excludes_one and ratio.high <= _NOISY**2 * ratio.low):
         return "too noisy to tell"
     return f"{format_factor(ratio.ratio)} ({format_factor(ratio.low)}–{format_factor(ratio.high)})"
 

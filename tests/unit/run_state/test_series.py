@@ -68,6 +68,15 @@ def test_mean_spans_reading_gap_but_one_server():
     assert (other.steps, other.seconds) == (2.0, 1.0)
 
 
+def test_another_server_begins_a_new_track():
+    """Counters that fell belong to another server: no rate spans the change."""
+    track = CounterSeries()
+    for at, steps in ((0.0, 50.0), (1.0, 60.0), (2.0, 1.0), (3.0, 11.0)):
+        track.add(at, counters(steps))
+    found = present(track.window(10, 3.0))
+    assert (found.steps, found.seconds) == (10.0, 1.0)
+
+
 def test_new_engine_begins_new_track():
     """Also every second time, as with two replicas behind one address: no window spans the change."""
     series = CounterSeries()
