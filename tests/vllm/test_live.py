@@ -123,7 +123,7 @@ async def _acceptance_is_that_of_the_server(run: Run, state: RunState) -> None:
     """A window with a bench has what the difference of two /metrics says, to 0.1 %; the tile has ten seconds."""
     before, began = await _at_rest(run, state)
     bench = await asyncio.create_subprocess_exec(
-        *COMMAND, "bench", run.id, "--json", "--scale", "0.5", stdout=subprocess.PIPE
+        *COMMAND, "bench", run.id, "--json", "--scale", "0.2", stdout=subprocess.PIPE
     )
     out, _ = await bench.communicate()
     after, now = await _at_rest(run, state)
