@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -250,7 +251,7 @@ def _median_known(values: Iterable[float | None]) -> float | None:
     return median.seconds if median else None
 
 
-_starts_by_run: dict[str, RecordedStart | None] = {}
+_starts_by_folder: dict[Path, RecordedStart | None] = {}
 
 
 def list_starts(recipe: str = "", kind: tuple[str, ...] = (), exclude: str = "") -> list[RecordedStart]:
@@ -289,11 +290,11 @@ def read_step_history(plan: Plan, exclude: str = "") -> dict[Step, MedianSeconds
 
 
 def _cached_start(run: Run) -> RecordedStart | None:
-    if run.id in _starts_by_run:
-        return _starts_by_run[run.id]
+    if run.folder in _starts_by_folder:
+        return _starts_by_folder[run.folder]
     start = _read_start(run)
     if (start is not None and start.first_request is not None) or not server_process.is_alive(run):
-        _starts_by_run[run.id] = start
+        _starts_by_folder[run.folder] = start
     return start
 
 

@@ -262,7 +262,8 @@ def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], upgrade: Callab
     """Return a record of others or an earlier release in the current form; raise MsgspecError if it is invalid."""
     if not _EARLIER.search(data):
         return decode_json(data, decoder)
-    return msgspec.convert(upgrade(decode_json(data, _UNTYPED)), decoder.type, str_keys=True)
+    record: T = msgspec.convert(upgrade(decode_json(data, _UNTYPED)), decoder.type, str_keys=True)
+    return record
 
 
 def upgrade_plan(fields: Any) -> Any:

@@ -97,7 +97,8 @@ async def test_number_or_arrows_choose_remedy(tmp_path):
 async def test_token_is_typed_hidden_and_never_written(monkeypatch):
     """What is typed is neither shown nor written; the server inherits it."""
     monkeypatch.setenv("HF_TOKEN", "")  # what the panel sets is taken back with it
-    panel = app(now=1e10)
+    panel, launched = app(now=1e10), list[str]()
+    monkeypatch.setattr(panel, "bring_up", lambda planned: launched.append(planned.plan.recipe))
     async with panel.run_test(size=(120, 36)) as pilot:
         run = a_run(request=DEMO)
         at = run.started_at
@@ -110,7 +111,8 @@ async def test_token_is_typed_hidden_and_never_written(monkeypatch):
         assert entry.password
         assert "hf_secret" not in text(panel)
         await pilot.press("enter")
-        await wait_for(pilot, lambda: os.environ.get("HF_TOKEN") == "hf_secret")
+        await wait_for(pilot, lambda: launched == ["demo-cpu"])
+        assert os.environ["HF_TOKEN"] == "hf_secret"
 
 
 async def test_a_report_is_written_and_copied(folders):

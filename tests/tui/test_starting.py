@@ -1,22 +1,14 @@
 """The starting screen: rows with what earlier starts took, folded to the terminal, stalls and the first request."""
 
 import msgspec
-import pytest
 
 from dflash_tui.events import WARM_UP, Health, HealthChanged, Preparing, RequestDone, Step
-from dflash_tui.monitoring import startup_history
 from dflash_tui.runs.run import Run
 from tests.support import recorded_startups, recordings
 from tests.tui.conftest import BASE, a_run, panel_on_run
 from tests.tui.panel import app, feed, shows, text, wait_for
 
 FIRST = RequestDone(BASE + 100, WARM_UP, tokens=8, ttft=1.2, total=2.5)
-
-
-@pytest.fixture(autouse=True)
-def unread(monkeypatch):
-    """Let no test see what another has read."""
-    monkeypatch.setattr(startup_history, "_starts_by_run", {})
 
 
 def leave(run: Run, name: str, recording: str) -> None:

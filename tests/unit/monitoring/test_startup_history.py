@@ -4,7 +4,6 @@ import json
 import re
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from dflash_tui.cli.main import main
@@ -23,12 +22,6 @@ from tests.support.plans import plan_of
 BEGAN = 1795224240.0  # 01:24:00, when the recording was made, so that its stamps fit
 FIRST = 2.5  # seconds that the first request took
 COLD, AGAIN = "cpu-vllm-0.32.0/dflash_compile_cold", "cpu-vllm-0.32.0/dflash_compile_warm"
-
-
-@pytest.fixture(autouse=True)
-def unread(monkeypatch):
-    """Let no test see what another has read."""
-    monkeypatch.setattr(startup_history, "_starts_by_run", {})
 
 
 def a_plan(**changes) -> Plan:
