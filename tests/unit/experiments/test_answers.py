@@ -1,4 +1,4 @@
-"""What is said of the answers of two arms, held against boots of one arm, and of tokens that a server scored."""
+"""What is said of the answers of two arms, compared with boots of one arm, and of tokens that a server scored."""
 
 import hashlib
 import random

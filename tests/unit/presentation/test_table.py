@@ -25,7 +25,7 @@ def render_list(rows: Sequence[tuple[str, ...]], width: int, drop: tuple[str, ..
     ],
 )
 def test_a_table_fits_the_terminal(width, shown):
-    """A column falls away, then the last one is folded beside its row or below it; a file gets all of it."""
+    """A column is dropped, then the last one is folded beside its row or below it; a file gets all of it."""
     assert render_list([ROW], width, drop=("TITLE",)).splitlines() == shown
 
 
