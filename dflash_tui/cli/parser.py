@@ -364,7 +364,7 @@ _MAP = (
 _KINDS = "of a map: code,JSON,questions,prose,agent,long, or kinds of --dataset (default: all that fit the context)"
 _TUNE_RUN = (
     RECIPE,
-    option("--budget TIME", "how long all boots together may take, such as 45m or 2h (default: 30m)", default=1800.0),
+    option("--budget TIME", "how long all boots together may take, such as 45m or 2h (default: 30m)"),
     switch("--map", _MAP),
     option("--kinds KIND,KIND", _KINDS, default=""),
     option("--boots N", "of a map: boots with and without speculation (default: 2)"),

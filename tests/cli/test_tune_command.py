@@ -85,6 +85,13 @@ def test_a_map_varies_drafts_only():
         design_of("demo-cpu", "--kinds", "code")
 
 
+@pytest.mark.parametrize("words", [("--budget", "30m"), ("--name", "mine")])
+def test_a_map_refuses_options_of_tunes(words):
+    with pytest.raises(UsageError, match="not for tune --map") as refused:
+        design_of("demo-cpu", "--map", *words)
+    assert "--boots" in str(refused.value.hint)
+
+
 def test_a_tune_is_found_among_experiments(tmp_path, monkeypatch):
     """Without a name it is the newest tune, whatever A/Bs there are; an A/B is none."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

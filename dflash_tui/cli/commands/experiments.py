@@ -254,11 +254,13 @@ def build_requested_tune(args: argparse.Namespace) -> tuple[Design, list[Resolve
     args.concurrency = args.concurrency or (tuner.STREAMS_OF_A_MAP if args.map else (1,))
     if not args.map and (args.kinds or args.boots):
         raise UsageError("--kinds and --boots are for tune --map", hint="a tune plans its boots by --budget")
+    if args.map and (args.budget or args.name):
+        raise UsageError("--budget and --name are not for tune --map", hint="a map plans --boots, and writes no recipe")
     request = read_experiment_request(args)
     request = replace(request, launch=reach_peers(request.launch, args))
     if args.map:
         return tuner.build_map(request, axes=args.axes, kinds=args.kinds)
-    return tuner.build_tune(request, budget=args.budget, axes=args.axes, name=args.name)
+    return tuner.build_tune(request, budget=args.budget or tuner.DEFAULT_BUDGET, axes=args.axes, name=args.name)
 
 
 def tune_keep(args: argparse.Namespace) -> int:
