@@ -384,8 +384,8 @@ async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, TokenVariety
     async with _open_client(server) as client:
         try:
             for prompt in suite.prompts:
-                tokens = await _list_text_tokens(client, server.model, prompt.text)
-                if len({*tokens}) >= _FEWEST_DIFFERENT:
+                tokens = [] if prompt.messages else await _list_text_tokens(client, server.model, prompt.text)
+                if prompt.messages or len({*tokens}) >= _FEWEST_DIFFERENT:
                     prompts.append(prompt)
                     continue
                 found = TokenVariety.REPEATED

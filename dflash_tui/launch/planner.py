@@ -81,7 +81,12 @@ class LaunchOutline(NamedTuple):
 
 def outline_launch(recipe: Recipe, probe: GpuProbe, gpu: str | None, models: LocalModels) -> LaunchOutline:
     """Return the outline of a recipe's launch, for which only the GPU is chosen; takes a third of a plan's time."""
-    resolved, cards = _choose_gpus(gpu, recipe, probe, partial(resolution.resolve_recipe, recipe), 1)
+
+    def resolve_with(settings: Mapping[str, Any], hardware: Hardware | None) -> ResolvedRecipe:
+        return resolution.resolve_recipe(recipe, hardware, settings=settings)
+
+    resolve = partial(_resolve_set_up, LaunchRequest(recipe=recipe.name), {}, resolve_with)
+    resolved, cards = _choose_gpus(gpu, recipe, probe, resolve, 1)
     check_cluster(resolved, count_gpus_needed(resolved.flags))
     tokens = resolved.num_speculative_tokens
     methods.check_release(resolved.method if tokens else Method.NONE, resolved.engine.vllm)
@@ -116,7 +121,6 @@ def plan_launch(
         spec = recipe_loader.engine_for_release(request.vllm)
     streams = {"max-num-seqs": request.streams} if request.streams else {}
     settings = streams | parse_settings(request.settings)
-    tokens = 0 if request.method is Method.NONE else request.num_speculative_tokens
 
     def resolve_with(settings: Mapping[str, Any], hardware: Hardware | None) -> ResolvedRecipe:
         resolved = resolution.resolve_recipe(
@@ -130,15 +134,8 @@ def plan_launch(
         )
         return _count_hosts(resolved, request.peers)
 
-    def resolve(hardware: Hardware | None) -> ResolvedRecipe:
-        resolved = resolve_with(settings, hardware)
-        fast = _choose_set_up(request, resolved, resolved.num_speculative_tokens if tokens is None else tokens)
-        if fast is None:
-            return resolved
-        changed = resolve_with(fast.settings | settings, resolved.hardware)
-        return replace(changed, mode=fast.mode, set_up=SetUp.FAST, changed=resolved.changed)
-
     place, shares = find_place_on_machine(request.peers, rank)
+    resolve = partial(_resolve_set_up, request, settings, resolve_with)
     resolved, cards = _choose_gpus(request.gpu, recipe, probe, resolve, shares)
     cards = _take_share(cards, place, shares, count_gpus_per_host(resolved))
     check_cluster(resolved, count_gpus_needed(resolved.flags))
@@ -152,7 +149,7 @@ def plan_launch(
         resolved,
         mode=request.mode,
         port=request.port or port,
-        num_speculative_tokens=tokens,
+        num_speculative_tokens=_read_tokens(request),
         gpus=[(card.index, card.uuid) for card in cards],
         engine=_judge_engine(resolved, engine) if engine else None,
         request=request,
@@ -167,8 +164,29 @@ def plan_launch(
     return _add_memory(PlannedLaunch(resolved, plan, cards), models or {})
 
 
-def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe, tokens: int) -> FastSetUp | None:
+def _read_tokens(request: LaunchRequest) -> int | None:
+    return 0 if request.method is Method.NONE else request.num_speculative_tokens
+
+
+def _resolve_set_up(
+    request: LaunchRequest,
+    settings: Mapping[str, Any],
+    resolve: Callable[[Mapping[str, Any], Hardware | None], ResolvedRecipe],
+    hardware: Hardware | None,
+) -> ResolvedRecipe:
+    """Return the recipe resolved with the settings, or in its fast set-up."""
+    resolved = resolve(settings, hardware)
+    fast = _choose_set_up(request, resolved)
+    if fast is None:
+        return resolved
+    changed = resolve({**fast.settings, **settings}, resolved.hardware)
+    return replace(changed, mode=fast.mode, set_up=SetUp.FAST, changed=resolved.changed)
+
+
+def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe) -> FastSetUp | None:
     """Return the fast set-up if requested, or if its answers were compared and the request leaves the choice open."""
+    tokens = _read_tokens(request)
+    tokens = resolved.num_speculative_tokens if tokens is None else tokens
     if request.set_up is SetUp.PUBLISHED:
         return None
     if request.set_up is SetUp.FAST:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dflash_tui.events import OURS, RequestDone
 from dflash_tui.planning.plan import Plan
+from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 from dflash_tui.run_state.speculation import DraftForecast, forecast_drafts
 from dflash_tui.runs import registry
 
@@ -46,6 +47,12 @@ def forecast_from_history(
             runs += [run for run, own in by_run.items() if own]
     found = forecast_drafts(shares, steps, ratios)
     return replace(found, runs=tuple(runs)) if found else None
+
+
+def build_trial(plan: Plan, forecast: DraftForecast) -> tuple[LaunchRequest, str]:
+    """Return the launch of `plan` with its drafts and port left open, and the variation of it that tries a forecast."""
+    without = LaunchChanges(removed=("port", "num_speculative_tokens"), removed_settings=_DRAFTS)
+    return plan.relaunch_request.with_changes(without), f"n={plan.num_speculative_tokens},{forecast.tokens}"
 
 
 def _describe_launch(plan: Plan) -> object:

@@ -27,7 +27,7 @@ from dflash_tui.planning.methods import Method
 from dflash_tui.planning.patch_file import Patch
 from dflash_tui.planning.patch_selection import PatchSelection
 from dflash_tui.planning.plan import Plan, PlannedModel
-from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe, Status
+from dflash_tui.planning.recipes.recipe import EngineSpec, Mode, Recipe, SetUp, Status
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe, list_expected
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import build_flag
@@ -288,7 +288,8 @@ def _list_warnings(
         warnings.append(_JOINED.format(resolved.hosts))
     warnings += patch_selection.list_defects(resolved, patches) if speculative else []
     for patch in patches.applied:
-        if patch.experimental:
+        # The set-up's own line says of its patches what was measured.
+        if patch.experimental and (resolved.set_up is not SetUp.FAST or f"patches.{patch.name}" in resolved.changed):
             warnings.append(f"the patch {patch.name} is experimental: {' '.join(patch.why.split()).partition('. ')[0]}")
         if patch.without_patch:
             way = " ".join(f"--set env.{name}={value}" for name, value in patch.without_patch.env.items())

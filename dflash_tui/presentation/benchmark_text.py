@@ -201,7 +201,8 @@ def _describe_level(measured: LevelSummary) -> list[str]:
     lines += _describe_speed(measured.figures, rate)
     lines += _explain_missing_speeds(measured)
     lines += _describe_acceptance(measured)
-    lines += [_format_forecast(measured.fewer_drafts)] if measured.fewer_drafts else []
+    if forecast := measured.fewer_drafts:
+        lines.append(f"{format_forecast(forecast)}: {forecast.command}")
     lines += [_format_memory_limit(measured.memory_limit)] if measured.memory_limit else []
     if measured.token_count is not TokenCount.USAGE:
         lines.append(f"tokens: {_COUNTS[measured.token_count]}")
@@ -232,13 +233,14 @@ def _describe_acceptance(measured: LevelSummary | Rates) -> list[str]:
     ]
 
 
-def _format_forecast(forecast: DraftForecast) -> str:
+def format_forecast(forecast: DraftForecast) -> str:
+    """Return what fewer drafts would give, without the command that tries them."""
     lengths = f"acceptance length {forecast.length:.2f} instead of {forecast.length_now:.2f}"
     if forecast.step_ratio is None or forecast.speed_ratio is None:
-        return f"n={forecast.tokens} would have {lengths}; its steps were not measured here: {forecast.command}"
+        return f"n={forecast.tokens} would have {lengths}; its steps were not measured here"
     return (
         f"n={forecast.tokens} would give about {forecast.speed_ratio:.2f} times the tok/s: {lengths}, steps "
-        f"{forecast.step_ratio:.2f} as long, from {', '.join(forecast.runs)}: {forecast.command}"
+        f"{forecast.step_ratio:.2f} as long, from {', '.join(forecast.runs)}"
     )
 
 

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from signal import SIGHUP
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import structs
 from textual import on, work
 from textual.app import App
 from textual.binding import Binding
@@ -433,7 +434,7 @@ class DflashApp(TerminalApp):
     def action_experiments(self) -> None:
         from dflash_tui.tui.dialogs.experiments import ExperimentList
 
-        self.push_screen(ExperimentList(), lambda identity: self.show_experiment(identity) if identity else None)
+        self.push_screen(ExperimentList(), self._show_returned)
 
     def choose(self, name: str) -> None:
         """Show the launch screen with the recipe called `name`."""
@@ -584,6 +585,8 @@ class DflashApp(TerminalApp):
             return self._shown.own is not None and bool(self._shown.failure and self._shown.failure.remedies)
         if action == "relaunch":
             return self._shown.own is not None
+        if action == "try_drafts":
+            return self._shown.forecast is not None
         return self.has_server or self.restarting is not None if action == "stop" else True
 
     @property
@@ -638,6 +641,22 @@ class DflashApp(TerminalApp):
 
     def action_fix(self) -> None:
         self._launch_again(self._shown.failure)
+
+    def action_try_drafts(self) -> None:
+        """Open the A/B, or the tune, that tries the drafts that the last prompts predict to be faster."""
+        from dflash_tui.monitoring import step_history
+        from dflash_tui.tui.dialogs.experiments import NewExperiment, NewTune
+
+        plan, forecast = self._shown.plan, self._shown.forecast
+        if plan and forecast and self.launch_screen.is_alone(plan):
+            request, vary = step_history.build_trial(plan, forecast)
+            dialog = (NewExperiment if forecast.step_ratio else NewTune)(structs.replace(plan, request=request))
+            dialog.vary = vary
+            self.push_screen(dialog, self._show_returned)
+
+    def _show_returned(self, identity: str | None) -> None:
+        if identity:
+            self.show_experiment(identity)
 
     def action_relaunch(self) -> None:
         self._launch_again(None)

@@ -29,7 +29,8 @@ def test_stock_arm_has_none_of_our_settings():
         "--set", "speculation.attention_backend=null", "--set", "max-model-len=65536", "--set", "target.model=/w",
     )  # fmt: skip
     bare, ours = (arm.plan for arm in design.arms)
-    published = experiment("gemma-4-26b-a4b", "--gpu", "h200", "--vary", "mode=compile,eager")[0].arms[0].plan
+    modes = experiment("gemma-4-26b-a4b", "--gpu", "h200", "--vllm", "0.33.0", "--vary", "mode=compile,eager")[0]
+    published = modes.arms[0].plan
     assert [arm.name for arm in design.arms] == ["stock", "ours"]
     assert (bare.mode, bare.num_speculative_tokens, bare.patches) == (Mode.COMPILE, 15, ())
     assert (ours.mode, ours.num_speculative_tokens, ours.patches) == (Mode.GRAPHS, 7, ("triton-split-verify",))
@@ -42,7 +43,7 @@ def test_stock_arm_has_none_of_our_settings():
 @pytest.mark.parametrize(
     ("words", "mode", "patches", "suite"),
     [
-        (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE,) * 2, ((), ("triton-split-verify",)), "contexts"),
+        (("gemma-4-26b-a4b", "--gpu", "h200"), (Mode.COMPILE,) * 2, ((), ("triton-split-verify-0.24",)), "contexts"),
         (("gemma-4-26b-a4b", "--gpu", "h200", "--mode", "eager"), (Mode.COMPILE, Mode.EAGER), ((), ()), "contexts"),
         (
             ("gemma-4-31b", "--gpu", "gb10", "--profile", "seed"),

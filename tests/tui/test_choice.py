@@ -64,12 +64,12 @@ def test_recipe_needing_newer_driver_is_unsuitable():
 
 def test_the_fast_set_up_is_toggled():
     choice, recipe = on(a_gpu(Hardware.H200)), recipe_loader.find_recipe("gemma-4-26b-a4b")
-    assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
+    assert choice.plan(recipe).plan.set_up is SetUp.FAST
     assert choice.can_change(recipe, "set_up")
     choice.change(recipe, "set_up")
-    assert choice.plan(recipe).plan.patches == ("triton-split-verify",)
+    assert (choice.plan(recipe).plan.set_up, choice.plan(recipe).plan.patches) == (SetUp.PUBLISHED, ())
     choice.change(recipe, "set_up")
-    assert choice.plan(recipe).plan.set_up is SetUp.PUBLISHED
+    assert choice.plan(recipe).plan.set_up is SetUp.FAST
     assert not choice.can_change(recipe_loader.find_recipe("qwen3.5-27b"), "set_up")
 
 

@@ -1,15 +1,23 @@
 """The run screen, fed with recorded logs and real counters."""
 
 import re
+from unittest import mock
 
+import msgspec
+import pytest
 from msgspec.structs import replace
 
+from dflash_tui.benchmark import client
 from dflash_tui.common.errors import EngineError
 from dflash_tui.events import Counters, Exited, LogLine, RequestDone, Sampled, Suspended
+from dflash_tui.runs.run import Run
+from dflash_tui.tui.dialogs.experiments import ExperimentDialog, NewExperiment, NewTune
 from dflash_tui.tui.widgets.chart import Chart
 from dflash_tui.tui.widgets.log_pane import LogPane
+from tests.support import command_line, fake_engine
+from tests.support.fake_runs import free_port
 from tests.tui.conftest import HOSTILE, a_run, panel_on_run
-from tests.tui.panel import app, feed, shows, text, wait_for
+from tests.tui.panel import app, feed, shown_as, shows, text, wait_for
 
 
 async def test_error_before_launch_stays_shown():
@@ -94,6 +102,56 @@ async def test_refused_prompt_shows_full_reason(live, monkeypatch):
         await feed(pilot, run, live[0])
         await pilot.press("b")
         await shows(pilot, "code: HTTP 401", "set VLLM_API_KEY")
+
+
+def a_launch(drafts: int, number: int, *done: RequestDone) -> Run:
+    """Return a recorded run of the stand-in with so many drafts per step."""
+    plan = command_line.planned(fake_engine.RECIPE, "--num-speculative-tokens", str(drafts)).plan
+    run = replace(a_run(), id=f"20261121-01240{number}-fake", plan=plan)
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_bytes(msgspec.json.encode(run))
+    for request in done:
+        run.record(request)
+    return run
+
+
+MEASURED = "give about 1.17 times the tok/s: {}, steps 0.81 as long, from 20261121-012401-fake"
+UNMEASURED = "have {}; its steps were not measured here"
+
+
+@pytest.mark.parametrize(("earlier", "said", "dialog"), [((7,), MEASURED, NewExperiment), ((), UNMEASURED, NewTune)])
+async def test_prompts_name_fewer_drafts_to_try(live, monkeypatch, earlier, said, dialog):
+    """By the acceptance of the five prompts and the steps of earlier runs; one key opens the A/B or the tune of it."""
+    fake_engine.make(free_port(18_500))
+    done = RequestDone(live[1], "Code", 300, 30, 0.2, 2.0, 100.0, "length", steps=100, accepted=200)
+
+    async def send(*_, **__):
+        yield done
+
+    shares = [0.7**place for place in range(1, 16)]
+    none = Counters(0.0, 0.0, 0.0, 0.0, 0.0, (0.0,) * 15)
+    some = Counters(4e3, 0.0, 1e3, 15e3, 1e3 * sum(shares), tuple(1e3 * share for share in shares))
+    monkeypatch.setattr(client, "send_suite", send)
+    monkeypatch.setattr(client, "read_counters", mock.AsyncMock(side_effect=[none, some]))
+    for number, fewer in enumerate(earlier, 1):
+        a_launch(fewer, number, replace(done, decode_tok_s=100.0 / 0.81))
+    async with panel_on_run(live, run=a_launch(15, 0)) as (panel, pilot):
+        await pilot.press("a")
+        assert panel.screen is panel.run_screen
+        await pilot.press("b")
+        await shows(pilot, f"a n=7 would {said.format('acceptance length 3.14 instead of 3.32')}", "a Try it")
+        await pilot.press("a")
+        await wait_for(pilot, lambda: isinstance(panel.screen, dialog))
+        asked = shown_as(panel, ExperimentDialog)
+        await wait_for(pilot, lambda: asked.planned is not None)
+        assert asked.planned
+        assert asked.vary == "n=15,7"
+        assert "--vary n=15,7" in asked.planned.design.command
+        assert "--num-speculative-tokens" not in asked.planned.design.command
+        await pilot.press("escape")
+        panel.run_screen.view.prepare(a_run().plan)
+        panel.run_screen.view.draw()
+        await wait_for(pilot, lambda: "n=7 would" not in text(panel))  # another run was not asked
 
 
 async def test_c_cycles_charts_on_small_screen(live):

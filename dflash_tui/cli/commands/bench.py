@@ -29,7 +29,6 @@ from dflash_tui.events import FILLER, OBSERVER_SOURCE, Health, LogLine, RequestD
 from dflash_tui.machine import nvml
 from dflash_tui.monitoring import observer, recorder, step_history
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.request import LaunchChanges
 from dflash_tui.planning.step_limit import StepReader
 from dflash_tui.presentation import benchmark_text
 from dflash_tui.presentation.report import to_terminal
@@ -136,14 +135,12 @@ class Bench(NamedTuple):
 
     def _forecast_drafts(self, plan: Plan, measured: LevelSummary, done: Sequence[RequestDone]) -> DraftForecast | None:
         """Return what fewer drafts would gain, with the command that tries them."""
-        shares = measured.per_position
-        if not (found := step_history.forecast_from_history(plan, done, shares, measured.steps or 0.0)):
+        found = step_history.forecast_from_history(plan, done, measured.per_position, measured.steps or 0.0)
+        if not found:
             return None
-        without = LaunchChanges(removed=("port", "num_speculative_tokens"), removed_settings=("n",))
-        argv = plan.relaunch_request.with_changes(without).to_argv()
+        request, vary = step_history.build_trial(plan, found)
         prompts = ["--dataset", self.dataset] if self.dataset else []
-        verb = "ab" if found.step_ratio else "tune"
-        words = ["dflash-tui", verb, *argv, "--vary", f"n={len(shares)},{found.tokens}", *prompts]
+        words = ["dflash-tui", "ab" if found.step_ratio else "tune", *request.to_argv(), "--vary", vary, *prompts]
         return replace(found, command=shlex.join(words))
 
 

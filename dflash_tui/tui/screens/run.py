@@ -21,11 +21,13 @@ from textual.worker import Worker
 from dflash_tui.benchmark import client, suites
 from dflash_tui.benchmark.prompts import Sampling
 from dflash_tui.benchmark.server import Server
+from dflash_tui.benchmark.summary import LevelSummary
 from dflash_tui.common.errors import DflashError
 from dflash_tui.common.formatting import draw_bar, format_duration, truncate_middle
 from dflash_tui.diagnosis import postmortem
+from dflash_tui.events import RequestDone
 from dflash_tui.experiments import run_report
-from dflash_tui.monitoring import recording
+from dflash_tui.monitoring import recording, step_history
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.monitoring.recording import PANEL_SPEED, Player
 from dflash_tui.presentation.benchmark_text import render_run
@@ -154,6 +156,7 @@ class RunScreen(ViewScreen):
     BINDINGS: ClassVar = [
         *FAILURE_KEYS,
         Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
+        Binding("a", "app.try_drafts", "Try it", tooltip="The A/B or tune of the fewer drafts that it names"),
         CHAT_KEY,
         Binding("y", "copy_curl", "Curl", tooltip="Copy a curl command for this server"),
         LOG_KEY,
@@ -183,21 +186,27 @@ class RunScreen(ViewScreen):
 
     @work(group="prompts")
     async def send_prompts(self, run: Run) -> None:
-        """Send the five prompts and record each result, so that every observer of the run sees it."""
-        suite = suites.load_suite("quick")
+        """Send the five prompts, record each result for every observer of the run, and forecast fewer drafts."""
+        server, suite, ended = Server.from_run(run), suites.load_suite("quick"), list[RequestDone]()
         kinds = [*(prompt.kind for prompt, _ in client.order_requests(suite)), ""]
         try:
             self.view.show_sending(run, kinds.pop(0))
             sampling = Sampling.from_plan(run.plan).suit_to(self.view.state.startup.samplers)
-            requests = client.send_suite(Server.from_run(run), suite, sampling)
+            before = await client.read_counters(server)
+            requests = client.send_suite(server, suite, sampling)
             async with aclosing(requests):
                 async for done in requests:
                     run.record(done)
+                    ended.append(done)
                     if done.error:  # the row shows only its beginning
                         self.notify(f"{done.kind}: {done.error}", severity="error", markup=False)
                     self.view.show_sending(run, kinds.pop(0))
         finally:
             self.view.show_sending(run, "")
+        measured = LevelSummary.from_requests(server, ended, before, await client.read_counters(server), suite)
+        shares, steps = measured.per_position, measured.steps or 0.0
+        forecast = await asyncio.to_thread(step_history.forecast_from_history, run.plan, ended, shares, steps)
+        self.view.show_forecast(run, forecast)
 
     def action_copy_curl(self) -> None:
         """Copy a curl command that sends the server a request."""

@@ -22,9 +22,10 @@ from dflash_tui.monitoring import startup_history
 from dflash_tui.monitoring.foreign_server import ForeignServer
 from dflash_tui.monitoring.startup_history import MedianSeconds, RecordedStart, expect_startup
 from dflash_tui.planning.plan import Plan
+from dflash_tui.presentation.benchmark_text import format_forecast
 from dflash_tui.presentation.client_text import Endpoint
 from dflash_tui.run_state.alarms import find_alarms
-from dflash_tui.run_state.speculation import advise_draft_length
+from dflash_tui.run_state.speculation import DraftForecast, advise_draft_length
 from dflash_tui.run_state.state import RunState
 from dflash_tui.runs.run import Run
 from dflash_tui.tui.dialogs.basic import render_alarms
@@ -103,7 +104,7 @@ class RunView(Vertical):
         self.frozen = False
         self.catching_up = False  # True while a replay catches up: its charts are not drawn
         self._ticks = 0
-        self._keys: tuple[str, bool, bool] = ("", False, False)
+        self._keys: tuple[str, bool, bool, bool] = ("", False, False, False)
 
     def clear(self, plan: Plan | None = None) -> None:
         """Clear the view; `plan` is the plan in preparation, if any."""
@@ -112,6 +113,7 @@ class RunView(Vertical):
         self.usual: dict[Step, MedianSeconds] = {}
         self.state, self.error = RunState(), None
         self.sending = ""
+        self.forecast: DraftForecast | None = None
         self.changed = True
         if self.is_mounted:
             self.query_one(LogPane).reset()
@@ -155,6 +157,11 @@ class RunView(Vertical):
         if self.run is run:
             self.sending, self.changed = kind, True
 
+    def show_forecast(self, run: Run, forecast: DraftForecast | None) -> None:
+        """Show what fewer drafts would give, as the last prompts sent to `run` predict; None for nothing."""
+        if self.run is run:
+            self.forecast, self.changed = forecast, True
+
     def compose(self) -> ComposeResult:
         yield Display(id="status")
         yield Display(id="alarms")
@@ -164,6 +171,7 @@ class RunView(Vertical):
             yield Display(id="steps")
         yield FailurePane()
         yield RequestStrip()
+        yield Display(id="forecast")
         with Container(id="panes"):
             yield Chart("tok/s", top=10, id="tok_s")
             yield Chart("acceptance %", top=100, fixed=True, id="acceptance")
@@ -267,9 +275,11 @@ class RunView(Vertical):
         for stage in ("idle", "starting", "live"):
             self.set_class(stage == self.stage, f"-{stage}")
         self.set_class(failed, "-failed")
+        self.set_class(self.forecast is not None, "-forecast")
         if self.classes != before:
             self.call_after_refresh(self._show_end)
-        if (keys := (self.stage, self.has_server, self.failure is not None)) != self._keys:
+        keys = (self.stage, self.has_server, self.failure is not None, self.forecast is not None)
+        if keys != self._keys:
             self._keys = keys
             self.screen.refresh_bindings()
         self.write_log()
@@ -316,6 +326,9 @@ class RunView(Vertical):
         self.query_one(Requests).show(requests[-REQUESTS_SHOWN:], self.sending)
         finished = self.state.finished
         self.query_one(RequestStrip).show(tuple(finished.requests), finished.cycle)
+        if self.forecast:
+            text = render_hung(("a  ", "bold $primary"), format_forecast(self.forecast), max(0, self.size.width - 2))
+            self.query_one("#forecast", Display).show(text)
         self._draw_charts(now, span)
 
     def _draw_alarms(self, now: float) -> None:

@@ -17,7 +17,7 @@ from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEMO, GEMMA = (
     LaunchRequest(recipe="demo-cpu", port=8500),
-    LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", port=8500),
+    LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", vllm="0.33.0", port=8500),
 )
 
 

@@ -103,7 +103,7 @@ def test_v2_runner_limits_requests_to_available_memory(mode, vllm, tokens, setti
 def test_v2_runner_keeps_memory_margin():
     before, since = (
         planned(vllm="0.28.0", settings={"gpu-memory-utilization": 0.96}),
-        planned(settings={"gpu-memory-utilization": 0.96}),
+        planned(vllm="0.29.0", settings={"gpu-memory-utilization": 0.96}),
     )
     assert before.argv[before.argv.index("--gpu-memory-utilization") + 1] == "0.92"
     assert since.argv[since.argv.index("--gpu-memory-utilization") + 1] == "0.96"

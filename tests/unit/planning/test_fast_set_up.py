@@ -1,6 +1,7 @@
 """The fast set-up: where it is the default, where it is offered, and what it changes."""
 
 import pytest
+from msgspec.structs import replace
 
 from dflash_tui.common.errors import UsageError
 from dflash_tui.experiments.variation import OURS, STOCK, build_stock_variation
@@ -18,12 +19,22 @@ def planned(recipe: str = "gemma-4-26b-a4b", gpu: str = "h200", vllm: str | None
     return plan_launch(LaunchRequest(recipe=recipe, gpu=gpu, vllm=vllm, **asked), GpuProbe())
 
 
-@pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_compared_answers_make_fast_default(gpu):
-    plan = planned(gpu=gpu).plan
-    assert (plan.set_up, plan.mode, plan.patches) == (SetUp.FAST, Mode.COMPILE, ("triton-split-verify-0.24",))
+@pytest.mark.parametrize(
+    ("gpu", "patches", "gain"),
+    [
+        ("h100", ("triton-split-verify-0.24",), "1.2 to 1.9 ×"),
+        ("h200", ("triton-split-verify-0.24", "triton-split-verify-2"), "1.3 to 2.3 ×"),
+    ],
+)
+def test_compared_answers_make_fast_default(gpu, patches, gain):
+    launch = planned(gpu=gpu, vllm=None)
+    plan, words = launch.plan, plan_text.format_set_up(launch)
+    assert (plan.set_up, plan.mode, plan.patches, plan.vllm) == (SetUp.FAST, Mode.COMPILE, patches, "0.26.0")
     assert (plan.env[V2], plan.find_flag("max-num-seqs")) == ("1", "8")
-    assert plan_text.format_set_up(planned(gpu=gpu)).endswith("--published for the other")
+    assert gain in words
+    assert "not compared" not in words
+    assert words.endswith("--published for the other")
+    assert not any("patch" in warning for warning in plan.warnings)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +46,7 @@ def test_compared_answers_make_fast_default(gpu):
         {"method": Method.NONE},
         {"mode": Mode.EAGER},
         {"gpu": "b200"},
-        {"vllm": None},
+        {"vllm": "0.33.0"},
         {"settings": {"attention-backend": "flash_attn"}},
     ],
     ids=str,
@@ -56,8 +67,10 @@ def test_elsewhere_the_published_one_is_planned(asked):
     ],
 )
 def test_each_release_has_its_patch(vllm, patch, runner):
-    plan = planned(vllm=vllm, set_up=SetUp.FAST).plan
-    assert (plan.patches, plan.env.get(V2)) == ((patch,), runner)
+    launch = planned(vllm=vllm, set_up=SetUp.FAST)
+    assert (launch.plan.patches, launch.plan.env.get(V2)) == ((patch, "triton-split-verify-2"), runner)
+    assert f"answers not compared on h200 with vLLM {vllm}" in plan_text.format_set_up(launch)
+    assert planned(vllm=vllm, gpu="h100", set_up=SetUp.FAST).plan.patches == (patch,)
 
 
 def test_manual_setting_wins():
@@ -86,6 +99,10 @@ def test_impossible_fast_set_up_is_refused(asked, why):
 
 def test_stock_is_published_and_ours_is_fast():
     request = LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200")
-    arms = build_stock_variation(request, lambda wanted: plan_launch(wanted, GpuProbe())).arms
-    assert (arms[STOCK].set_up, arms[OURS]) == (SetUp.PUBLISHED, LaunchChanges(set_up=SetUp.FAST))
-    assert "--fast" in request.with_changes(arms[OURS]).to_argv()
+    for vllm, ours in ((None, LaunchChanges()), ("0.33.0", LaunchChanges(set_up=SetUp.FAST))):
+        wanted = replace(request, vllm=vllm)
+        arms = build_stock_variation(wanted, lambda each: plan_launch(each, GpuProbe())).arms
+        assert (arms[STOCK].set_up, arms[OURS]) == (SetUp.PUBLISHED, ours)
+        plans = [plan_launch(wanted.with_changes(arm), GpuProbe()).plan for arm in arms.values()]
+        assert [plan.set_up for plan in plans] == [SetUp.PUBLISHED, SetUp.FAST]
+        assert plans[0].vllm == plans[1].vllm

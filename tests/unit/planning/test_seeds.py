@@ -27,7 +27,7 @@ LAUNCHES = {
     "gemma-4-31b --gpu gb10 --profile seed": (8, Mode.EAGER, Method.DFLASH, "0.20.2", Status.REPORTED),
     "gemma-4-31b --gpu gb10 --profile seed --method none": (0, Mode.EAGER, Method.NONE, "0.20.2", Status.REPORTED),
     "gemma-4-31b --gpu gb10": (8, Mode.EAGER, Method.DFLASH, "0.33.0", Status.EXPERIMENTAL),
-    "gemma-4-26b-a4b --gpu h100": (15, Mode.COMPILE, Method.DFLASH, "0.33.0", Status.REPORTED),
+    "gemma-4-26b-a4b --gpu h100": (15, Mode.COMPILE, Method.DFLASH, "0.26.0", Status.REPORTED),
     "gemma-4-26b-a4b --gpu rtx-5090-laptop --profile seed": (8, Mode.COMPILE, Method.DFLASH, "0.20.2", Status.BROKEN),
     "gemma-4-26b-a4b --gpu rtx-5090": (15, Mode.COMPILE, Method.DFLASH, "0.33.0", Status.EXPERIMENTAL),
     "qwen3.5-35b-a3b --gpu gb10 --profile seed": (15, Mode.COMPILE, Method.DFLASH, "0.20.2", Status.REPORTED),

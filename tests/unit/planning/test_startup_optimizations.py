@@ -124,8 +124,8 @@ def test_text_only_start_needs_recipe_support():
 
 
 def test_plan_states_seconds_and_source_per_measure():
-    resolved = resolve("gemma-4-26b-a4b", Hardware.H200)
-    plan = planned(conditions=StartConditions(on_wsl=True))
+    resolved = resolve("gemma-4-26b-a4b", Hardware.H200, "0.33.0")
+    plan = planned(vllm="0.33.0", conditions=StartConditions(on_wsl=True))
     assert plan.env[WSL_PINS] == "1"
     lines = plan_text.list_start_measures(resolved, plan)
     for name in plan.start:
