@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -28,7 +27,6 @@ from dflash_tui.planning.recipes import recipe_loader, resolution
 from dflash_tui.runs import lifecycle, registry, server_process
 from dflash_tui.runs.run import Run
 from tests.support import fake_nvml, fake_runs, toy_pair
-from tests.support.engine_copy import copy_engine
 from tests.support.pty_terminal import Terminal
 
 # Textual gives a screen 30 s to settle, we give a hub 10 s to answer: a busy machine needs more. What hangs is ended
@@ -215,36 +213,16 @@ def demo_engine(engine_data) -> environments.Engine:
         return asyncio.run(installation.install_engine(spec, engine_folder_for(spec), lambda _event: None))
 
 
-@pytest.fixture(scope="session")
-def own_engine_data(engine_data, demo_engine) -> Iterator[Path]:
-    """Return a data folder with a copy of the kept engine, whose files may change while others use that one."""
-    with tempfile.TemporaryDirectory(dir=engine_data, prefix="own-") as folder:
-        copy_engine(engine_data / "dflash-tui", Path(folder) / "dflash-tui")
-        yield Path(folder)
-
-
 @pytest.fixture
 def with_engine(folders, demo_engine, engine_data, monkeypatch) -> Iterator[Path]:
     """Use the kept engine and its caches; end whatever server the test leaves."""
-    _use_engine(engine_data, engine_data, monkeypatch)
-    yield folders
-    _end_servers()
-
-
-@pytest.fixture
-def with_own_engine(folders, own_engine_data, engine_data, monkeypatch) -> Iterator[Path]:
-    """Use a copy of the kept engine, and its caches; end whatever server the test leaves."""
-    _use_engine(own_engine_data, engine_data, monkeypatch)
-    yield folders
-    _end_servers()
-
-
-def _use_engine(data: Path, engine_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    variables = {"XDG_DATA_HOME": str(data), "XDG_CACHE_HOME": str(engine_data / "cache"), **ONE_THREAD}
+    variables = {"XDG_DATA_HOME": str(engine_data), "XDG_CACHE_HOME": str(engine_data / "cache"), **ONE_THREAD}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     toy_pair.write_recipe()
     toy_pair.build_models()
+    yield folders
+    _end_servers()
 
 
 @pytest.fixture

@@ -28,14 +28,15 @@ COMMAND = [sys.executable, "-m", "dflash_tui"]
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory, demo_engine) -> ServeOptions:
-    """Return what vLLM says it takes; it is asked once, and what it said is kept for the next time."""
+    """Return what vLLM says it takes; it is asked once, and what it said is kept, and that it takes this command."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         paths.engines_folder().mkdir(parents=True)
-        asked = inventory.read_serve_options(demo_engine)
+        right = made("--max_num_seqs", "4")
+        assert inventory.find_flag_mistakes(right, inventory.read_serve_options(demo_engine, right.argv[2:])) == []
         patched.setattr(subprocess, "Popen", None)
-        assert inventory.read_serve_options(demo_engine) == asked
-    return asked
+        assert inventory.find_flag_mistakes(right, inventory.read_serve_options(demo_engine, right.argv[2:])) == []
+        return inventory.read_serve_options(demo_engine)
 
 
 def made(*words: str, settings: dict[str, Any] | None = None) -> Plan:
@@ -96,19 +97,15 @@ def test_wrong_flag_is_named_with_suggestion(options, words, said):
     assert said in sentence
 
 
-def test_the_parser_judges_the_command(demo_engine, tmp_path, monkeypatch):
-    """Once for each that it takes, and each time for one that it refuses."""
+def test_the_parser_refuses_a_wrong_value(options, demo_engine, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     paths.engines_folder().mkdir(parents=True)
-    right, wrong = made("--max_num_seqs", "4"), made("--max-num-batched-tokens", "many")
+    wrong = made("--max-num-batched-tokens", "many")
     refused = inventory.read_serve_options(demo_engine, wrong.argv[2:])
     [sentence] = inventory.find_flag_mistakes(wrong, refused)
     assert "--max-num-batched-tokens" in sentence
     assert "many" in sentence
-    taken = inventory.read_serve_options(demo_engine, right.argv[2:])
-    assert inventory.find_flag_mistakes(right, taken) == []
-    monkeypatch.setattr(subprocess, "Popen", None)
-    assert inventory.find_flag_mistakes(right, inventory.read_serve_options(demo_engine, right.argv[2:])) == []
+    assert inventory.read_cached_serve_options(demo_engine) == replace(options, accepted=())
 
 
 def test_wrong_flag_found_by_doctor_blocks_launch(with_engine, tmp_path):

@@ -74,9 +74,9 @@ def test_engine_contents_are_listed(demo_engine):
 
 @pytest.mark.long
 @pytest.mark.vllm
-def test_adopted_environment_is_left_untouched(folders, demo_engine, own_engine_data):
+def test_adopted_environment_is_left_untouched(folders, demo_engine):
     """It is listed, found by its folder and forgotten again; no file of it is touched."""
-    folder = own_engine_data / "dflash-tui" / "engines" / Path(demo_engine.folder).name
+    folder = Path(demo_engine.folder)
     before = listing(folder)
     assert inventory.find_any_engine(folder) is None  # it is in somebody else's folder
     adopted = dflash("adopt", str(folder), "--json")

@@ -6,6 +6,8 @@ import pytest
 
 from dflash_tui.experiments import store
 from dflash_tui.experiments.analysis.report import Verdict
+from dflash_tui.experiments.design import Boot
+from dflash_tui.monitoring import observer
 from dflash_tui.planning.recipes import recipe_loader
 from dflash_tui.presentation import verdict_text
 from dflash_tui.runs import registry, server_process
@@ -18,12 +20,20 @@ VARY = "patch.cpu-expand-kernel=on,off"
 PATIENCE = 1200.0
 
 
+def read_shares(boot: Boot) -> tuple[float, ...]:
+    """Return in how many of a boot's steps the draft of each position was accepted."""
+    [run] = [run for run in registry.list_runs() if run.id == boot.run]
+    readings = observer.replay_run(run).readings
+    whole = present(readings.window(readings[-1].at - readings[0].at, readings[-1].at))
+    return tuple(map(present, whole.per_position))
+
+
 @pytest.mark.vllm
 @pytest.mark.long
 @pytest.mark.chain("installs")
 @pytest.mark.timeout(1500)
-@pytest.mark.usefixtures("nothing_left", "with_own_engine")
-async def test_experiment_finds_and_explains_patch_effect(demo_engine, own_engine_data):
+@pytest.mark.usefixtures("nothing_left", "with_engine")
+async def test_experiment_finds_and_explains_patch_effect():
     """Without the patch nothing beyond the first drafted token is accepted when sampling: AL falls, and only AL.
 
     The arms run from two engines, one made from the other.
@@ -53,6 +63,10 @@ async def test_experiment_finds_and_explains_patch_effect(demo_engine, own_engin
     assert all((boot.up or 0) > 0 and (boot.ready or 0) > (boot.up or 0) for boot in measured)
     assert found.al
     assert found.al.high < 0.8, found
+    with_it, without = map(read_shares, measured)
+    assert 1 + sum(with_it) > 3
+    # Drafts are sampled: one of 1407 steps had a second token. With the patch it is more than every second step.
+    assert max(without[1:]) < 0.01
     # How fast it is depends on who else works here, and too much of that refuses; what shows is explained by AL.
     shown = {Verdict.SLOWER: {"AL", "both"}, Verdict.NO_DIFFERENCE: {""}}
     # A reader that waits for a processor gets an answer in one piece, which has no speed.

@@ -46,7 +46,7 @@ files:
 
 
 @pytest.fixture
-def drafter(with_own_engine, tmp_path) -> Path:
+def drafter(with_engine, tmp_path) -> Path:
     """Return the toy drafter without what its attention reads, so that most drafts are rejected."""
     plan = command_line.planned("toy").plan
     folder: Path = shutil.copytree(plan.drafter, tmp_path / "drafter")
@@ -64,6 +64,8 @@ def drafter(with_own_engine, tmp_path) -> Path:
 def verified(drafter: Path, *words: str, code: int) -> tuple[OutputVerdict, TokenComparison]:
     command = [sys.executable, "-m", "dflash_tui", "verify", "--lossless", "toy", "--prompts", PROMPTS, "--port", PORT]
     command += ["--scale", "0.1", "--set", f"drafter.model={drafter}"]
+    # What the engine keeps of each model, which an arm's own cache would lack: an import of vLLM for each.
+    command += ["--set", f"env.VLLM_CACHE_ROOT={command_line.planned('toy').plan.env['VLLM_CACHE_ROOT']}"]
     done = subprocess.run([*command, "--yes", *words], capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == code, done.stdout + done.stderr
     report = present(store.read_report(store.experiment_folder(store.find_experiment().id)))
@@ -91,3 +93,5 @@ def test_rare_wrong_token_is_found_as_fault(drafter):
     assert verdict is OutputVerdict.DIFFERENT
     assert tokens.worst
     assert tokens.worst.gap > 2 * tokens.rounding
+    made = Path(store.find_experiment().arms[0].plan.engine_folder)
+    assert command_line.dflash("engine", "remove", made.name).returncode == 0
