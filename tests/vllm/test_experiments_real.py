@@ -30,7 +30,7 @@ def read_shares(boot: Boot) -> tuple[float, ...]:
 
 @pytest.mark.vllm
 @pytest.mark.long
-@pytest.mark.chain("installs")
+@pytest.mark.chain("arms")
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("nothing_left", "with_engine")
 async def test_experiment_finds_and_explains_patch_effect():
