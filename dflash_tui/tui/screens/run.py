@@ -156,7 +156,7 @@ class RunScreen(ViewScreen):
     BINDINGS: ClassVar = [
         *FAILURE_KEYS,
         Binding("b", "send_prompts", "Send prompts", tooltip="Send the five test prompts"),
-        Binding("a", "app.try_drafts", "Try it", tooltip="The A/B or tune of the fewer drafts that it names"),
+        Binding("a", "app.try_drafts", "Try it", tooltip="Plan the A/B or tune of the drafts that are named after b"),
         CHAT_KEY,
         Binding("y", "copy_curl", "Curl", tooltip="Copy a curl command for this server"),
         LOG_KEY,
