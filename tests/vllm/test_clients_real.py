@@ -8,7 +8,7 @@ import pytest
 
 from dflash_tui.runs import registry, verification
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("installs")]
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 PORT = "8751"
 

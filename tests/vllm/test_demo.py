@@ -179,7 +179,6 @@ def _ctrl_c_leaves_the_server(run: Run) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.chain("installs")
 def test_killed_server_is_noticed_and_orphans_stopped(with_engine):
     """SIGKILL to the leader ends the watching with exit code 6; `stop` then ends what is left of its session."""
     up = subprocess.Popen([*COMMAND, "up", "toy", "--port", PORT], stderr=subprocess.PIPE, text=True)

@@ -41,7 +41,7 @@ def test_readable_answers_with_real_acceptance(with_engine):
         stored, built = (read_header(file) for file in (shipped, Path(run.plan.drafter, shipped.name)))
         assert {name for name in stored if not name.endswith(".scale")} == set(built)
         assert {tensor["dtype"] for name, tensor in built.items() if name != "__metadata__"} == {"BF16"}
-        bench = dflash("bench", "--temperature", "0", "--scale", "0.2", "--json")
+        bench = dflash("bench", "--temperature", "0", "--scale", "0.05", "--json")
         measured = json.loads(bench.stdout.splitlines()[-1])
         assert measured["failed"] == 0
         assert measured["acceptance_length"] > 1.5

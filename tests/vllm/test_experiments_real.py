@@ -30,7 +30,7 @@ def read_shares(boot: Boot) -> tuple[float, ...]:
 
 @pytest.mark.vllm
 @pytest.mark.long
-@pytest.mark.chain("installs")
+@pytest.mark.chain("arms")
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("nothing_left", "with_engine")
 async def test_experiment_finds_and_explains_patch_effect():
@@ -64,7 +64,7 @@ async def test_experiment_finds_and_explains_patch_effect():
     assert found.al
     assert found.al.high < 0.8, found
     with_it, without = map(read_shares, measured)
-    assert 1 + sum(with_it) > 3
+    assert 1 + sum(with_it) >= 4
     # Drafts are sampled: one of 1407 steps had a second token. With the patch it is more than every second step.
     assert max(without[1:]) < 0.01
     # How fast it is depends on who else works here, and too much of that refuses; what shows is explained by AL.

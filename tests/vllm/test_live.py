@@ -34,7 +34,7 @@ from tests.support.values import present
 from tests.support.waiting import until
 from tests.tui.panel import failure_of
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.chain("hosts"), pytest.mark.timeout(1200)]
 COMMAND = [sys.executable, "-m", "dflash_tui"]
 PORT = "8746"
 
