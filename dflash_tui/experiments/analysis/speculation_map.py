@@ -76,15 +76,13 @@ def _format_launch(design: Design, levels: Sequence[MapLevel]) -> str:
     """
     if not levels:
         return ""
-    tokens = max(level.tokens for level in levels)
-    settings = {}
+    tokens, settings = levels[0].tokens, {}
     if not is_uniform(levels) and knows_schedule(design):
+        tokens = max(level.tokens for level in levels)
         ends = [level for level, following in pairwise(levels) if level.tokens != following.tokens] + [levels[-1]]
-        starts = [1, *(level.streams + 1 for level in ends)]
-        ranges = [f"[{start},{end.streams},{end.tokens}]" for start, end in zip(starts, ends, strict=False)]
+        starts = [1, *(level.streams + 1 for level in ends[:-1])]
+        ranges = [f"[{start},{end.streams},{end.tokens}]" for start, end in zip(starts, ends, strict=True)]
         settings = {"speculation.num_speculative_tokens_per_batch_size": f"[{','.join(ranges)}]"}
-    elif not is_uniform(levels):
-        tokens = levels[0].tokens
     changes = LaunchChanges(
         num_speculative_tokens=tokens, settings=settings, removed=("port",), removed_settings=("n",)
     )
