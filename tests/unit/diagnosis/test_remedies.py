@@ -66,7 +66,7 @@ RECORDED = [
     (DEMO, f"{CPU}/fail_model_hub_offline", setting("env.HF_HUB_OFFLINE", "null")),
     (DEMO, f"{CPU}/fail_dflash_bad_target_layers", Changes(num_speculative_tokens=0)),
     (DEMO, f"{CPU}/kill9_core_idle", Changes()),
-    (("gemma-4-26b-a4b", "--gpu", "h200"), f"{GPU}/fail-illegal-memory-access",
+    (("gemma-4-26b-a4b", "--gpu", "h200", "--published"), f"{GPU}/fail-illegal-memory-access",
      setting("speculation.attention_backend", "TRITON_ATTN")),
 ]  # fmt: skip
 
