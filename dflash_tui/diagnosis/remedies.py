@@ -74,7 +74,8 @@ def _undo(kind: str, plan: Plan) -> Iterator[Remedy]:
     request = plan.request
     if request is None or kind in _OF_MACHINE:
         return
-    fields = tuple(name for name in _CHANGES if getattr(request, name) is not None)
+    # The published set-up is the one to go back to.
+    fields = tuple(name for name in _CHANGES if getattr(request, name) not in {None, SetUp.PUBLISHED})
     if names := [*(name.replace("_", "-") for name in fields), *request.settings]:
         changes = LaunchChanges(removed=fields, removed_settings=tuple(request.settings))
         yield Remedy(f"without what you changed: {', '.join(names)}", changes)
