@@ -90,7 +90,8 @@ async def test_gpu_failure_after_fork_counts_against_fork(started):
     assert FORK in environments.read_failed_measures(Path(run.plan.unpatched_folder))
 
 
-async def test_other_start_failure_keeps_fork(started):
+async def test_other_start_failure_keeps_fork(started, monkeypatch):
+    monkeypatch.setattr(session, "HUNG_SECONDS", 600.0)  # a busy machine may notice late that the server has exited
     run = lifecycle.launch_server(plan_of(_DIES, _VERSION, _RESOLVED, "ValueError: no"), engine="fake")
     started.append(run)
     async with watching(run) as state:
