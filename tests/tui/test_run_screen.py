@@ -105,7 +105,7 @@ async def test_refused_prompt_shows_full_reason(live, monkeypatch):
 
 
 def a_launch(drafts: int, number: int, *done: RequestDone) -> Run:
-    """Return a recorded run of the stand-in with so many drafts per step."""
+    """Return a recorded run of the stand-in that drafts `drafts` tokens per step."""
     plan = command_line.planned(fake_engine.RECIPE, "--num-speculative-tokens", str(drafts)).plan
     run = replace(a_run(), id=f"20261121-01240{number}-fake", plan=plan)
     run.folder.mkdir(parents=True)
