@@ -247,7 +247,6 @@ _FIRST_REQUEST_HANG_SECONDS = 300.0
 _RECENT_SECONDS = 60.0
 _BASELINE_SECONDS = 3600.0
 _COLLAPSE_RATIO = 0.4
-_USELESS_ACCEPTANCE_LENGTH = 1.05
 _MIN_STEPS, _MIN_BASELINE_STEPS, _MIN_TOKENS = 30, 100, 64
 # They copy drafts from the text, so that the number of drafts and their acceptance depend on the text.
 _FROM_TEXT = frozenset({Method.NGRAM.value, Method.SUFFIX.value})
@@ -371,10 +370,10 @@ def _check_acceptance(state: RunState, now: float) -> Alarm | None:
     if _drafts_from_text(state) or recent is None or recent.acceptance is None or recent.steps < _MIN_STEPS:
         return None
     before = state.readings.between(now - _BASELINE_SECONDS, now - _RECENT_SECONDS)
-    enough = before is not None and before.acceptance is not None and before.steps >= _MIN_BASELINE_STEPS
-    usual = before.acceptance if before and enough else None
-    limit = usual * _COLLAPSE_RATIO if usual is not None else 0.0
-    if recent.acceptance >= limit and (recent.acceptance_length or 0) >= _USELESS_ACCEPTANCE_LENGTH:
+    if before is None or before.acceptance is None or before.steps < _MIN_BASELINE_STEPS:
+        return None
+    limit = before.acceptance * _COLLAPSE_RATIO
+    if recent.acceptance >= limit:
         return None
     since = now
     while since > now - _BASELINE_SECONDS:
@@ -382,7 +381,8 @@ def _check_acceptance(state: RunState, now: float) -> Alarm | None:
         if earlier is None or earlier.acceptance is None or earlier.acceptance >= max(limit, 1e-9):
             break
         since -= 10
-    evidence = f"{format_percent(recent.acceptance, 1)} in the last minute, {format_percent(usual, 1)} before"
+    usual = format_percent(before.acceptance, 1)
+    evidence = f"{format_percent(recent.acceptance, 1)} in the last minute, {usual} before"
     hint = "other prompts or a higher temperature do this; if neither changed, suspect the prefix cache or the drafter"
     return Alarm("acceptance", since - _RECENT_SECONDS / 2, "acceptance has collapsed", evidence, hint)
 
