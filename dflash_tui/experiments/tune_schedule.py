@@ -35,13 +35,13 @@ from dflash_tui.experiments.design import CONFIRM, PUBLISHED, Arm, Boot, KeptAns
 from dflash_tui.experiments.progress import Progress
 from dflash_tui.launch import planner
 from dflash_tui.launch.planner import PlannedLaunch
-from dflash_tui.planning import patch_file, patch_selection
+from dflash_tui.planning import fast_set_up, patch_file, patch_selection
 from dflash_tui.planning.plan import Plan
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import OPTION_FIELDS, LaunchRequest
 
-_SHORT = {"num_speculative_tokens": "n", "mode": ""}
+_SHORT = {"num_speculative_tokens": "n", "mode": "", "set_up": ""}
 _LOADER = "load-format"
 _START_MEASURE = "start."
 _BACKENDS = "flash_attn,triton_attn,flashinfer"
@@ -90,9 +90,8 @@ def propose_candidates(
     """Return `best` with each value of an axis (`KEY=VALUE,VALUE`) that differs from all `arms`."""
     proposal, key = Proposal([], {}), axis.partition("=")[0]
     for value, changes in variation.parse_variation(axis, least=1).arms.items():
-        request = best.request.with_changes(changes)
         try:
-            planned = plan(request)
+            request, planned = _plan_candidate(best.request.with_changes(changes), arms[0].request, plan)
         except UsageError as error:
             proposal.left_out[f"{key}={value}"] = error.what
             continue
@@ -110,6 +109,19 @@ def propose_candidates(
             if not any(are_alike(arm, other) for other in (*arms, *(each.arm for each in proposal.candidates))):
                 proposal.candidates.append(Candidate(arm, planned.resolved))
     return proposal
+
+
+def _plan_candidate(
+    request: LaunchRequest, published: LaunchRequest, plan: Callable[[LaunchRequest], PlannedLaunch]
+) -> tuple[LaunchRequest, PlannedLaunch]:
+    """Return a candidate and its plan, in the published set-up if it has no fast one."""
+    try:
+        return request, plan(request)
+    except UsageError:
+        if request.set_up is not SetUp.FAST:
+            raise
+        request = replace(request, set_up=published.set_up)
+        return request, plan(request)
 
 
 def name_setting(published: LaunchRequest, request: LaunchRequest) -> str:
@@ -145,7 +157,9 @@ def list_axes(
     # Eager only on a CPU, which has no CUDA graphs, or if it is published.
     eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
     modes = [*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager]
-    axes = [f"mode={','.join(modes)}", *methods, *_list_patches(resolved, plan, left_out)]
+    fast = fast_set_up.find_fast_set_up(resolved, plan.num_speculative_tokens, streams)
+    set_ups = [f"set_up={SetUp.FAST}"] if fast else []
+    axes = [*set_ups, f"mode={','.join(modes)}", *methods, *_list_patches(resolved, plan, left_out)]
     vllm = Version(resolved.engine.vllm)
     if plan.on_cpu:
         left_out |= {

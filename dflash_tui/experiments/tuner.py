@@ -102,7 +102,7 @@ def build_tune(
         variation.parse_variation(axis, least=1)
     build = partial(builder.build_experiment, replace(request, own_cache=False))
     base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
-    if base.arms[0].plan.set_up is SetUp.FAST:  # its patch is one of the axes
+    if base.arms[0].plan.set_up is SetUp.FAST:  # it is the first axis
         base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
     chosen, left_out = tuple(axes), dict[str, str]()
     if not axes:

@@ -26,8 +26,8 @@ DEFAULT = "mode=eager,compile"
 HOSTS, URL = "hosts", "url"
 # Fields removed from a launch request for one host.
 ALONE = ("peers", "link", "cluster")
-_FIELDS = ("mode", "method", "profile", "variant", "vllm", "engine")
-_NAMES = {"mode": tuple(Mode), "method": tuple(Method)}
+_FIELDS = ("mode", "method", "set_up", "profile", "variant", "vllm", "engine")
+_NAMES = {"mode": tuple(Mode), "method": tuple(Method), "set_up": tuple(SetUp)}
 # Varying these would change the experiment itself, or let the arms collide.
 _FIXED = frozenset({"port", "host", "gpu", "served-model-name", "served_model_name", "api-key"})
 # Flags of vLLM 0.32 that only affect what its prefix cache keeps and finds.

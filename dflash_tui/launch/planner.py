@@ -65,9 +65,13 @@ class PlannedLaunch(NamedTuple):
 
     @property
     def fast(self) -> FastSetUp | None:
-        """The fast set-up that this launch uses or could use; None if there is none."""
+        """The fast set-up that this launch uses or could use; None if none fits or its patches are applied anyway."""
         streams = self.plan.request.streams if self.plan.request else None
-        return fast_set_up.find_fast_set_up(self.resolved, self.plan.num_speculative_tokens, streams)
+        fast = fast_set_up.find_fast_set_up(self.resolved, self.plan.num_speculative_tokens, streams)
+        if fast is None or self.plan.set_up is SetUp.FAST:
+            return fast
+        patches = {name.removeprefix("patches.") for name in fast.settings if name.startswith("patches.")}
+        return None if patches <= {*self.plan.patches} else fast
 
 
 class LaunchOutline(NamedTuple):
@@ -184,12 +188,13 @@ def _resolve_set_up(
 
 
 def _choose_set_up(request: LaunchRequest, resolved: ResolvedRecipe) -> FastSetUp | None:
-    """Return the fast set-up if requested, or if its answers were compared and the request leaves the choice open."""
+    """Return the fast set-up if requested, or if its answers were compared and nothing asks for another."""
     tokens = _read_tokens(request)
     tokens = resolved.num_speculative_tokens if tokens is None else tokens
-    if request.set_up is SetUp.PUBLISHED:
+    asked = request.set_up or resolved.recipe.set_up
+    if asked is SetUp.PUBLISHED:
         return None
-    if request.set_up is SetUp.FAST:
+    if asked is SetUp.FAST:
         return fast_set_up.build_fast_set_up(resolved, tokens, request.streams)
     fast = fast_set_up.find_fast_set_up(resolved, tokens, request.streams)
     return fast if fast and fast.is_compared and request.mode is None else None

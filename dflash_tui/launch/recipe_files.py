@@ -24,7 +24,15 @@ from dflash_tui.planning.derivation.pair import DerivedPair, derive_pair, name_r
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.plan import Plan
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import EngineSpec, HardwareLayer, Layer, PublishedFigures, Recipe, Status
+from dflash_tui.planning.recipes.recipe import (
+    EngineSpec,
+    HardwareLayer,
+    Layer,
+    PublishedFigures,
+    Recipe,
+    SetUp,
+    Status,
+)
 from dflash_tui.planning.recipes.resolution import ResolvedRecipe
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.planning.serve_flags import check_model_path
@@ -105,6 +113,7 @@ def flatten_recipe(
         build=base.build,
         port=base.port,
         bench_scale=base.bench_scale,
+        set_up=SetUp.PUBLISHED,
         method=resolved.method,
         restart=resolved.restart,
         failures=base.failures,

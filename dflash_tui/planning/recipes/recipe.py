@@ -419,6 +419,9 @@ class Recipe(Layer, frozen=True, kw_only=True):
     """The port that the server listens on."""
     bench_scale: Annotated[float, Meta(gt=0, le=4)] = 1.0
     """Factor for the lengths of answers in a benchmark."""
+    set_up: SetUp | None = None
+    """The set-up by default, `published` in recipes saved from a launch; when left out, the fast one where its answers
+    were compared."""
     profiles: dict[Name, RecipePart] = {}
     """Ways to run the pair; a launch uses one."""
     hardware: Annotated[dict[Hardware, HardwareLayer], _keys(Hardware)] = {}

@@ -19,7 +19,7 @@ from dflash_tui.launch import planner, recipe_files
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning.methods import Method
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.request import LaunchRequest
 from dflash_tui.presentation import experiment_text
 from tests.support.tune_simulation import Truth, a_tune, run_tune
@@ -43,6 +43,21 @@ def a_progress(request: LaunchRequest) -> tuple[Progress, TuneOutcome, planner.P
     design = replace(simulated.design, recipe=planned.plan.recipe, arms=arms, synthetic=planned.plan.synthetic)
     progress = replace(simulated, design=design)
     return progress, tune_schedule.judge_tune(progress), planned
+
+
+@pytest.mark.parametrize("mode", [Mode.GRAPHS, None])
+@pytest.mark.parametrize("set_up", SetUp)
+def test_saved_recipe_keeps_its_set_up(set_up, mode):
+    """On an H200 with this release the fast set-up is the default."""
+    request = LaunchRequest(recipe="gemma-4-26b-a4b", gpu="h200", port=8500, set_up=set_up, mode=mode)
+    planned = planner.plan_launch(request, GpuProbe())
+    flat = recipe_files.flatten_recipe(planned.resolved, planned.plan, request, title="kept", why="kept")
+    kept = recipe_files.keep_recipe(flat, "kept", [])
+    again = planner.plan_launch(LaunchRequest(recipe=str(kept), gpu="h200", port=8500), GpuProbe())
+    assert (again.plan.argv, again.plan.env, again.plan.patches) == (
+        planned.plan.argv, planned.plan.env, planned.plan.patches,
+    )  # fmt: skip
+    assert (again.fast is None) is (set_up is SetUp.FAST)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ from dflash_tui.launch import planner, recipe_trust
 from dflash_tui.machine.gpus import GpuProbe
 from dflash_tui.planning import patch_file
 from dflash_tui.planning.recipes import recipe_loader
-from dflash_tui.planning.recipes.recipe import Mode
+from dflash_tui.planning.recipes.recipe import Mode, SetUp
 from dflash_tui.planning.request import LaunchChanges, LaunchRequest
 
 DEMO, GEMMA = (
@@ -43,7 +43,7 @@ def propose(axis: str, request: LaunchRequest, best: Arm | None = None) -> tune_
 def test_gpu_has_all_axes_cpu_has_fewer():
     on_gpu, _ = keys(GEMMA)
     on_cpu, left_out = keys(DEMO)
-    assert on_gpu[0] == "mode"
+    assert on_gpu[:2] == ["set_up", "mode"]
     assert {"method", "n", "attention-backend", "speculation.attention_backend", "max-num-seqs", "load-format"} <= {
         *on_gpu
     }
@@ -139,3 +139,24 @@ def test_tune_begins_with_published_setting_alone():
 def test_untunable_request_is_refused_before_start(asked):
     with pytest.raises(UsageError):
         tuner.build_tune(ExperimentRequest(DEMO), **asked)
+
+
+COMPARED = replace(GEMMA, vllm="0.26.0")
+
+
+def test_fast_set_up_is_tried_first():
+    design, _ = tuner.build_tune(ExperimentRequest(COMPARED), budget=3600.0)
+    assert design.tuning
+    assert (design.arms[0].plan.set_up, design.tuning.axes[0]) == (SetUp.PUBLISHED, "set_up=fast")
+    [fast] = propose("set_up=fast", replace(COMPARED, set_up=SetUp.PUBLISHED)).candidates
+    assert (fast.arm.name, fast.arm.plan.set_up) == ("fast", SetUp.FAST)
+    assert fast.arm.plan.argv == plan(COMPARED).plan.argv
+
+
+def test_candidate_without_fast_set_up_is_published():
+    """Nothing is verified without drafts."""
+    request = replace(COMPARED, set_up=SetUp.FAST)
+    best = Arm("fast", request, plan(request).plan)
+    found = propose("n=7,0", replace(COMPARED, set_up=SetUp.PUBLISHED), best)
+    named = [(each.arm.name, each.arm.plan.set_up) for each in found.candidates]
+    assert named == [("n=7 fast", SetUp.FAST), ("n=0", SetUp.PUBLISHED)]
