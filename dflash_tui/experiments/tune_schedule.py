@@ -66,6 +66,7 @@ _LEAST_CONFIRMING, _MOST_CONFIRMING = 2, 5
 _TRIES_OF_PUBLISHED = 2
 # One boot each of the published setting and the best, and two more of each to confirm.
 BOOTS_FOR_A_VERDICT = 6
+FAST_SET_UP = f"set_up={SetUp.FAST}"
 NO_ROOM = "the budget has no room for it"
 _ALIKE = {OutputVerdict.ALIKE: "yes", OutputVerdict.DIFFERENT: "no", OutputVerdict.UNKNOWN: "unknown"}
 
@@ -158,8 +159,8 @@ def list_axes(
     eager = [Mode.EAGER] if plan.on_cpu or plan.mode is Mode.EAGER else []
     modes = [*([] if plan.on_cpu else [Mode.GRAPHS]), Mode.COMPILE, *eager]
     fast = fast_set_up.find_fast_set_up(resolved, plan.num_speculative_tokens, streams)
-    set_ups = [f"set_up={SetUp.FAST}"] if fast else []
-    axes = [*set_ups, f"mode={','.join(modes)}", *methods, *_list_patches(resolved, plan, left_out)]
+    axes = [FAST_SET_UP] if fast else []
+    axes += [f"mode={','.join(modes)}", *methods, *_list_patches(resolved, plan, left_out)]
     vllm = Version(resolved.engine.vllm)
     if plan.on_cpu:
         left_out |= {

@@ -102,9 +102,11 @@ def build_tune(
         variation.parse_variation(axis, least=1)
     build = partial(builder.build_experiment, replace(request, own_cache=False))
     base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges()}))
-    if base.arms[0].plan.set_up is SetUp.FAST:  # it is the first axis
-        base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
     chosen, left_out = tuple(axes), dict[str, str]()
+    if base.arms[0].plan.set_up is SetUp.FAST:
+        base, (resolved,) = build(Varied("tune", {PUBLISHED: LaunchChanges(set_up=SetUp.PUBLISHED)}))
+        if "set_up" not in map(tune_schedule.list_key, axes):
+            chosen = (tune_schedule.FAST_SET_UP, *axes)
     if not axes:
         streams, plan = max(request.concurrency), base.arms[0].plan
         chosen, left_out = tune_schedule.list_axes(resolved, plan, temperature=base.temperature, streams=streams)

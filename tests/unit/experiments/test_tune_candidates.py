@@ -153,6 +153,17 @@ def test_fast_set_up_is_tried_first():
     assert fast.arm.plan.argv == plan(COMPARED).plan.argv
 
 
+@pytest.mark.parametrize(
+    ("axes", "tried"),
+    [(("n=7,3",), ("set_up=fast", "n=7,3")), (("n=7,3", "set_up=fast"), ("n=7,3", "set_up=fast"))],
+)
+def test_own_axes_keep_the_fast_set_up(axes, tried):
+    """The default of this launch: without it a tune could end slower than the default."""
+    design, _ = tuner.build_tune(ExperimentRequest(COMPARED), budget=3600.0, axes=axes)
+    assert design.tuning
+    assert (design.arms[0].plan.set_up, design.tuning.axes) == (SetUp.PUBLISHED, tried)
+
+
 def test_candidate_without_fast_set_up_is_published():
     """Nothing is verified without drafts."""
     request = replace(COMPARED, set_up=SetUp.FAST)
