@@ -412,7 +412,7 @@ class Recipe(Layer, frozen=True, kw_only=True):
     link: Link = ""
     """Where the pair is published."""
     synthetic: MaybeTitle = ""
-    """Where the pair was published."""
+    """Why its figures say nothing about a real model; empty if they do."""
     build: ModelBuild | None = None
     """How its models are built, if they are not downloaded."""
     port: Port = 8000
