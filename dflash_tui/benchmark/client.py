@@ -11,6 +11,7 @@ import ssl
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -382,15 +383,15 @@ async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, TokenVariety
         return suite, TokenVariety.UNCHECKED
     prompts, found = list[Prompt](), TokenVariety.DIFFERENT
     async with _open_client(server) as client:
+        list_tokens = partial(_list_text_tokens, client, server.model)
         try:
             for prompt in suite.prompts:
-                tokens = [] if prompt.messages else await _list_text_tokens(client, server.model, prompt.text)
-                if prompt.messages or len({*tokens}) >= _FEWEST_DIFFERENT:
+                if prompt.messages or _are_different(tokens := await list_tokens(prompt.text)):
                     prompts.append(prompt)
                     continue
                 found = TokenVariety.REPEATED
                 text = await _write_random_text(client, server.model, prompt.kind, len(tokens))
-                if len({*await _list_text_tokens(client, server.model, text)}) < _FEWEST_DIFFERENT:
+                if not _are_different(await list_tokens(text)):
                     return suite, found
                 prompts.append(msgspec.structs.replace(prompt, text=text))
         except bounded_http.list_failures(bounded_http.BadResponse):
@@ -398,6 +399,10 @@ async def vary_tokens(server: Server, suite: Suite) -> tuple[Suite, TokenVariety
     if found is TokenVariety.DIFFERENT:
         return suite, found
     return msgspec.structs.replace(suite, prompts=tuple(prompts)), TokenVariety.RANDOM
+
+
+def _are_different(tokens: Sequence[Any]) -> bool:
+    return len({*tokens}) >= _FEWEST_DIFFERENT
 
 
 async def _list_text_tokens(client: httpx.AsyncClient, model: str, text: str) -> list[Any]:

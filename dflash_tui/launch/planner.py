@@ -68,10 +68,8 @@ class PlannedLaunch(NamedTuple):
         """The fast set-up that this launch uses or could use; None if none fits or its patches are applied anyway."""
         streams = self.plan.request.streams if self.plan.request else None
         fast = fast_set_up.find_fast_set_up(self.resolved, self.plan.num_speculative_tokens, streams)
-        if fast is None or self.plan.set_up is SetUp.FAST:
-            return fast
-        patches = {name.removeprefix("patches.") for name in fast.settings if name.startswith("patches.")}
-        return None if patches <= {*self.plan.patches} else fast
+        is_applied = fast is not None and {*fast.patches} <= {*self.plan.patches}
+        return None if is_applied and self.plan.set_up is SetUp.PUBLISHED else fast
 
 
 class LaunchOutline(NamedTuple):

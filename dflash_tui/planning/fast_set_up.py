@@ -33,8 +33,9 @@ class FastSetUp(NamedTuple):
     """What the fast set-up changes in the published one."""
 
     mode: Mode
+    patches: tuple[str, ...]
     settings: dict[str, Any]
-    """Settings as for `--set`."""
+    """Settings as for `--set`, those of the patches included."""
     gain: str
     """Tok/s as a multiple of the published command's after 2k to 32k of different words, on one H200."""
     is_compared: bool
@@ -52,16 +53,16 @@ def build_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None
     if (patch := next(names, None)) is None:
         what = f"{resolved.recipe.name} has no fast set-up: split verification has no patch for vLLM {build.number}"
         raise UsageError(what, hint="--vllm 0.26.0, or --published")
-    settings: dict[str, Any] = {f"patches.{patch}": True, "max-num-seqs": streams}
+    patches: tuple[str, ...] = (patch,)
     gain = "1.2 to 1.9"
     if resolved.hardware in _SECOND_COMPARED and patch_file.covers_build(patch_file.load_patch(_SECOND_EDITION), build):
-        settings[f"patches.{_SECOND_EDITION}"] = True
-        gain = "1.3 to 2.3"
+        patches, gain = (patch, _SECOND_EDITION), "1.3 to 2.3"
+    settings: dict[str, Any] = {f"patches.{name}": True for name in patches} | {"max-num-seqs": streams}
     if cuda_graphs.can_choose_v2_runner(Version(resolved.engine.vllm)):
         settings[f"env.{cuda_graphs.RUNNER}"] = 1
     compiles = resolved.hardware in _COMPILES or resolved.mode is Mode.COMPILE
     is_compared = (resolved.hardware, str(build.release)) in _COMPARED
-    return FastSetUp(Mode.COMPILE if compiles else Mode.GRAPHS, settings, gain, is_compared)
+    return FastSetUp(Mode.COMPILE if compiles else Mode.GRAPHS, patches, settings, gain, is_compared)
 
 
 def find_fast_set_up(resolved: ResolvedRecipe, tokens: int, streams: int | None) -> FastSetUp | None:

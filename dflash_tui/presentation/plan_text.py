@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # importing pynvml and httpx takes 280 ms, which would delay 
 _GRAPHS_ELSEWHERE = "CUDA graphs without compiling; 4.4 times eager's and 0.9 of compile's tok/s on an H200"
 # The kernel of that model's global layers at 8192 tokens of context: microseconds per layer and step.
 _SPLIT_KERNEL = "87 instead of 692 µs per wide layer and step after 8k of context on an H200, the kernel alone"
-# A server of that model, prompts of differing tokens, two boots each (compile, V2 runner).
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 # The values of NCCL_DEBUG with which NCCL logs its transport.
 _TELLING = frozenset({"INFO", "TRACE"})

@@ -378,7 +378,7 @@ def _check_acceptance(state: RunState, now: float) -> Alarm | None:
     since = now
     while since > now - _BASELINE_SECONDS:
         earlier = state.readings.between(since - 10 - _RECENT_SECONDS, since - 10)
-        if earlier is None or earlier.acceptance is None or earlier.acceptance >= max(limit, 1e-9):
+        if earlier is None or earlier.acceptance is None or earlier.acceptance >= limit:
             break
         since -= 10
     usual = format_percent(before.acceptance, 1)
